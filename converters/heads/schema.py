@@ -22,6 +22,8 @@ Kind = Literal["medusa", "hydra", "hydra++"]
 """Heads of residual blocks."""
 STREAMS = "streams"
 """The kind that drafts with the base's own top layers, see stream_heads.py."""
+RECURRENT = "recurrent"
+"""The kind with one cell for all levels, see recurrent_head.py."""
 LmHead = Literal["own", "base", "draft_vocab"]
 Part = Literal["weight", "bias"]
 StreamsMode = Literal["lossless", "shared"]
@@ -80,6 +82,7 @@ SHARED_OUTPUT = "medusa.output.weight"
 """One output matrix for all heads."""
 PREFIX_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 PREFIX_NORMS = ("attn_norm", "ffn_norm", "output_norm")
+CELL_MATRICES = ("residual", "gate", "up", "down")
 STREAM_EMBEDDING = "medusa.stream.embedding"
 """[streams, h] F32: what tells the streams apart."""
 STREAM_ROOT_SCALE = "medusa.stream.root_scale"
@@ -126,6 +129,17 @@ def prefix_shapes(hidden: int, query: int, key: int, inner: int) -> dict[str, tu
         "ffn_down": (hidden, inner),
         **dict.fromkeys(PREFIX_NORMS, (hidden,)),
     }
+
+
+def cell(name: str) -> str:
+    """One of CELL_MATRICES."""
+    return f"medusa.cell.{name}.weight"
+
+
+def cell_shapes(hidden: int, inner: int) -> dict[str, tuple[int, int]]:
+    """Shapes, in torch order, of the CELL_MATRICES."""
+    wide = dict.fromkeys(("gate", "up"), (inner, 2 * hidden))
+    return {"residual": (hidden, 2 * hidden), **wide, "down": (hidden, inner)}
 
 
 def adapter(layer: int, name: str, part: AdapterPart) -> str:

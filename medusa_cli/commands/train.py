@@ -32,7 +32,9 @@ def train(
     kind: Annotated[
         DraftKind,
         typer.Option(
-            "--kind", metavar="KIND", help="medusa, hydra (heads see each other's drafts), hydra++ or streams."
+            "--kind",
+            metavar="KIND",
+            help="medusa, hydra (heads see each other's drafts), hydra++, recurrent or streams.",
         ),
     ] = DEFAULT_KIND,
     heads: Annotated[int, typer.Option("--heads", min=1, max=16, help="Number of heads: drafted tokens in a row.")] = 4,

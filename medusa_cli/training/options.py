@@ -34,6 +34,7 @@ from .recipes import (
     OUTPUTS,
     PREFIX_SIGHTS,
     RECIPES,
+    RECURRENT,
     SHARED_RECIPES,
     SHARED_RESULT_SHARE,
     STRATEGIES,
@@ -176,6 +177,10 @@ def check_together(kind: str, objective: str, recipe: Recipe, where: str) -> Non
         raise MedusaError(f'{where}: Hydra heads with a prefix layer are kind "hydra++"')
     if kind == "hydra++" and recipe.prefix == "none":
         raise MedusaError(f'{where}: hydra++ has a prefix layer, choose prefix "context" or "answer", or kind "hydra"')
+    if kind == RECURRENT:
+        fixed = ("blocks", "prefix", "lm_head")
+        if wrong := next((key for key in fixed if getattr(recipe, key) != getattr(RECIPES[kind], key)), None):
+            raise MedusaError(f"{where}: {wrong}: a recurrent head has one cell and the base's rows, leave it out")
     if kind == "medusa" and recipe.embedding_noise > 0:
         raise MedusaError(f"{where}: Medusa heads read no embeddings, leave out embedding_noise")
     if objective == "truth" and recipe.teacher_top != RECIPES[kind].teacher_top:
@@ -359,6 +364,8 @@ class TrainOptions:
             if self.adapter.absolute() in (self.output.absolute(), self.model.absolute()):
                 raise MedusaError(f"{self.adapter}: would overwrite the model or the output, choose another adapter")
         if self.export_hf is not None:
+            if self.kind == RECURRENT:
+                raise MedusaError("export_hf: there is no layout for a recurrent head: leave it out")
             check_folder(self.export_hf)
         for path, what in ((self.model, "model"), (self.data, "prompts")):
             if path is not None and not path.is_file():

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-Kind = Literal["medusa", "hydra", "hydra++"]
+Kind = Literal["medusa", "hydra", "hydra++", "recurrent"]
 Objective = Literal["truth", "teacher"]
 PrefixSight = Literal["none", "answer", "context"]
 Outputs = Literal["base", "own"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+RECURRENT: Literal["recurrent"] = "recurrent"
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 PREFIX_SIGHTS: tuple[PrefixSight, ...] = get_args(PrefixSight)
 OUTPUTS: tuple[Outputs, ...] = get_args(Outputs)
@@ -50,6 +51,7 @@ RECIPES = {
     "medusa": Recipe(blocks=1, rate=1e-3, noise=0.0, decay=0.01, batch=512),
     "hydra": Recipe(blocks=2, rate=1e-3, noise=0.0, decay=0.5, batch=512),
     "hydra++": Recipe(blocks=4, rate=1e-3, noise=0.0, decay=0.5, batch=1024, prefix="context"),
+    "recurrent": Recipe(blocks=1, rate=1e-3, noise=0.0, decay=0.0, batch=512),
 }
 GPU_BATCH = 4096
 """Rows per step on a GPU, where a step's fixed costs count."""

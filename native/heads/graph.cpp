@@ -66,7 +66,7 @@ ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_te
     return linear(c, heads.output(head), x);
 }
 
-size_t hydra_width(size_t nodes) {
+size_t level_width(size_t nodes) {
     constexpr size_t exact = 8, step = 8;
     return nodes <= exact ? nodes : (nodes + step - 1) / step * step;
 }

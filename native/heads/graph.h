@@ -26,7 +26,7 @@ size_t medusa_tensors(const Heads& heads, int depth);
 ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_tensor* paths);
 // How many nodes the graph for this many nodes has. Trees of changing shape ask for many numbers: beyond the smallest,
 // a few of them share a graph.
-size_t hydra_width(size_t nodes);
+size_t level_width(size_t nodes);
 // Most tensors that it makes.
 size_t hydra_tensors(const Heads& heads);
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "decoding/sampler.h"
+#include "heads/recurrent_levels.h"
 #include "heads/stream_levels.h"
 #include "heads/token_embeddings.h"
 
@@ -146,7 +147,7 @@ class HydraLevels final : public HeadsLevels {
         ggml_tensor* input;  // [h * (depth + 1), nodes]
     };
     Level& level_for(int depth, size_t nodes) {
-        const size_t width = hydra_width(nodes);
+        const size_t width = level_width(nodes);
         auto& level = levels_[{depth, width}];
         if (!level) level = build(depth, width);
         return *level;
@@ -174,6 +175,8 @@ std::unique_ptr<HeadsLevels> make_levels(std::shared_ptr<Heads> heads, int depth
         if (!attention) throw Error("streams read what their base attends to: ask them within a session");
         return std::make_unique<StreamLevels>(std::move(heads), depth, std::move(threads), *attention);
     }
+    if (heads->metadata().kind == HeadsKind::recurrent)
+        return std::make_unique<RecurrentLevels>(std::move(heads), depth, std::move(threads));
     if (heads->metadata().reads_path())
         return std::make_unique<HydraLevels>(std::move(heads), depth, std::move(threads), std::move(cache));
     return std::make_unique<MedusaLevels>(std::move(heads), depth, std::move(threads), std::move(cache));

@@ -54,6 +54,7 @@ class Reader {
         // The first block of a Hydra head is the one that reads the path.
         out_.block_count = count("medusa.block_count", out_.reads_path() ? 1 : 0, max_blocks);
         read_lm_head();
+        if (out_.kind == HeadsKind::recurrent) check_recurrent();
         read_input();
         read_accuracy();
         read_tree();
@@ -74,14 +75,16 @@ class Reader {
                         ", but this medusa supports only 1: update medusa");
         }
         const std::string kind = file_.get_string("medusa.kind").value_or("");
-        for (const HeadsKind known : {HeadsKind::medusa, HeadsKind::hydra, HeadsKind::hydra_plus, HeadsKind::streams}) {
+        for (const HeadsKind known :
+             {HeadsKind::medusa, HeadsKind::hydra, HeadsKind::hydra_plus, HeadsKind::streams, HeadsKind::recurrent}) {
             if (kind == heads_kind_name(known)) {
                 out_.kind = known;
                 return;
             }
         }
-        throw Error(path_ + ": heads of kind '" + kind + "' cannot run, medusa, hydra, hydra++ and streams can",
-                    "run with {no_spec}");
+        throw Error(
+            path_ + ": heads of kind '" + kind + "' cannot run, medusa, hydra, hydra++, streams and recurrent can",
+            "run with {no_spec}");
     }
 
     int count(const char* key, int lowest, int highest) const {
@@ -103,6 +106,11 @@ class Reader {
         }
         out_.lm_head = static_cast<LmHead>(found - std::begin(names));
         if (out_.lm_head == LmHead::draft_vocab) read_draft_vocabulary();
+    }
+
+    void check_recurrent() const {
+        if (out_.block_count == 1 && out_.lm_head != LmHead::own) return;
+        throw Error(path_ + ": a recurrent head has one cell and one output matrix for all levels: train it again");
     }
 
     void read_draft_vocabulary() {
@@ -210,7 +218,11 @@ class Reader {
 
     std::set<std::string> known_tensors() const {
         std::set<std::string> names{base_header_tensor, "medusa.d2t", "medusa.output.weight"};
-        for (int head = 0; head < out_.head_count; ++head) {
+        const bool has_cell = out_.kind == HeadsKind::recurrent;
+        for (const char* matrix : cell_matrices) {
+            if (has_cell) names.insert(cell_matrix(matrix) + ".weight");
+        }
+        for (int head = 0; head < out_.head_count && !has_cell; ++head) {
             const auto add = [&](const std::string& matrix) {
                 names.insert(head_tensor(head, matrix + ".weight"));
                 names.insert(head_tensor(head, matrix + ".bias"));
@@ -256,12 +268,16 @@ class Reader {
 }  // namespace
 
 const char* heads_kind_name(HeadsKind kind) {
-    constexpr const char* names[] = {"medusa", "hydra", "hydra++", "streams"};
+    constexpr const char* names[] = {"medusa", "hydra", "hydra++", "streams", "recurrent"};
     return names[static_cast<size_t>(kind)];
 }
 
 std::string head_tensor(int head, const std::string& rest) {
     return "medusa." + std::to_string(head) + "." + rest;
+}
+
+std::string cell_matrix(const std::string& matrix) {
+    return "medusa.cell." + matrix;
 }
 
 std::string prefix_tensor(const std::string& part) {

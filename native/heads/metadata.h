@@ -9,7 +9,7 @@
 
 namespace medusa {
 
-enum class HeadsKind { medusa, hydra, hydra_plus, streams };
+enum class HeadsKind { medusa, hydra, hydra_plus, streams, recurrent };
 const char* heads_kind_name(HeadsKind kind);
 
 enum class LmHead { own, base, draft_vocab };
@@ -49,18 +49,24 @@ struct HeadsMetadata {
     PrefixParams prefix;      // for that layer
     StreamParams streams;     // for heads that are streams
 
-    bool reads_path() const { return kind == HeadsKind::hydra || kind == HeadsKind::hydra_plus; }
+    bool reads_path() const {
+        return kind == HeadsKind::hydra || kind == HeadsKind::hydra_plus || kind == HeadsKind::recurrent;
+    }
 };
 
 // Throws Error for anything damaged, unknown, or made for a base other than one with `vocab_size` tokens.
 HeadsMetadata read_heads_metadata(const GgufFile& file, int vocab_size);
 
+// The matrices of a recurrent head's cell, after "medusa.cell.", each a ".weight".
+inline constexpr const char* cell_matrices[] = {"residual", "gate", "up", "down"};
 // The tensors of Hydra++'s layer, after "medusa.prefix.", each a ".weight".
 inline constexpr const char* prefix_tensors[] = {"attn_norm", "attn_q",   "attn_k", "attn_v",   "attn_output",
                                                  "ffn_norm",  "ffn_gate", "ffn_up", "ffn_down", "output_norm"};
 
 // "medusa.{head}.{rest}"
 std::string head_tensor(int head, const std::string& rest);
+// "medusa.cell.{matrix}", without ".weight"
+std::string cell_matrix(const std::string& matrix);
 // "medusa.prefix.{part}.weight"
 std::string prefix_tensor(const std::string& part);
 

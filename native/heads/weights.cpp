@@ -35,6 +35,8 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
     blocks_.resize(head_count());
     if (metadata_.kind == HeadsKind::streams) {
         streams_ = std::make_unique<StreamWeights>(*model_, file_, metadata_, device_);
+    } else if (metadata_.kind == HeadsKind::recurrent) {
+        declare_cell();
     } else {
         declare_blocks();
     }
@@ -48,7 +50,7 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
 
 size_t Heads::most_tensors() const {
     return 2 * static_cast<size_t>(head_count()) * (static_cast<size_t>(block_count()) + 1) + 2 +
-           std::size(prefix_tensors);
+           std::size(prefix_tensors) + std::size(cell_matrices);
 }
 
 std::vector<const TensorInfo*> Heads::expect_alike(const std::vector<std::string>& names,
@@ -141,6 +143,13 @@ void Heads::declare_prefix() {
     prefix_.output = declare({name("attn_output")}, q, h);
     prefix_.gate_up = declare({name("ffn_gate"), name("ffn_up")}, h, inner);
     prefix_.down = declare({name("ffn_down")}, inner, h);
+}
+
+void Heads::declare_cell() {
+    const int64_t h = model_->embedding_size(), inner = rows_of(cell_matrix("gate"));
+    cell_.residual = declare({cell_matrix("residual")}, 2 * h, h);
+    cell_.gate_up = declare({cell_matrix("gate"), cell_matrix("up")}, 2 * h, inner);
+    cell_.down = declare({cell_matrix("down")}, inner, h);
 }
 
 const TensorInfo& Heads::base_output_info() const {

@@ -19,6 +19,11 @@ struct PrefixWeights {
     Linear gate_up, down;             // gates, then the rest: [h, 2 * inner]; [inner, h]
 };
 
+// A recurrent head's cell: the linear residual [2h, h]; gates, then the rest: [2h, 2 * inner]; [inner, h].
+struct RecurrentCell {
+    Linear residual, gate_up, down;
+};
+
 // Writes the data of `parts`, one after the other. Reads in pieces; writes packed weights in one piece and all others
 // as they come, so that a large matrix is never held twice.
 void copy_to_backend(const GgufFile& file, const std::vector<const TensorInfo*>& parts, ggml_tensor* target);
@@ -49,6 +54,7 @@ class Heads {
     // [h, output_rows]; the same one for all heads unless has_own_outputs().
     const Linear& output(int head) const { return outputs_[has_own_outputs() ? head : 0]; }
     const PrefixWeights& prefix() const { return prefix_; }
+    const RecurrentCell& cell() const { return cell_; }
     // Null where this kind of heads has none.
     const StreamWeights* streams() const { return streams_.get(); }
     bool has_own_outputs() const { return own_outputs_; }
@@ -63,6 +69,7 @@ class Heads {
     void declare_blocks();
     void declare_outputs();
     void declare_prefix();
+    void declare_cell();
     int64_t rows_of(const std::string& name) const;
     ggml_tensor* declare_vector(const std::vector<std::string>& names, int64_t length);
     Linear declare(const std::vector<std::string>& names, int64_t columns, int64_t rows);
@@ -84,6 +91,7 @@ class Heads {
     std::vector<Linear> first_, outputs_;
     std::vector<std::vector<Linear>> blocks_;
     PrefixWeights prefix_;
+    RecurrentCell cell_;
     std::unique_ptr<StreamWeights> streams_;
     bool own_outputs_ = false;
     ggml_tensor* rows_of_base_ = nullptr;  // the rows d2t of the base's output matrix, gathered at load time

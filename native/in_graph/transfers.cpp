@@ -19,7 +19,7 @@ StepTransfers transfers_of(const Tree& tree, int vocab_size, int embedding_size,
     out.states = size * tree.size() * embedding_size;
     if (heads->has_prefix) out.heads += size * embedding_size;
     for (const LevelShape& level : levels_of(tree, heads->reads_path)) {
-        out.heads += size * heads->output_rows * static_cast<int64_t>(hydra_width(static_cast<size_t>(level.columns)));
+        out.heads += size * heads->output_rows * static_cast<int64_t>(level_width(static_cast<size_t>(level.columns)));
         out.greedy += size * level.size();
         out.sampled += size * level.size();
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from fixtures import BASE_HIDDEN, BASE_VOCAB, tiny_base
 from head_numpy import NumpyHeads
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from medusa_cli.converters.heads.schema import Kind, LmHead
+from medusa_cli.converters.heads.schema import LM_HEADS, LmHead
 from random_heads import random_heads, write
 
 from medusa_cli import native
 
+KINDS = [*product(["hydra"], LM_HEADS), ("recurrent", "base"), ("recurrent", "draft_vocab")]
+"""Those that read the path; a recurrent head has no output matrix of its own."""
 EXACT, PACKED = 1e-3, 2.5e-2
 """Relative error of the logits: with weights of floats, and where products round activations to 8 bits."""
 
@@ -80,20 +83,20 @@ def states(count: int, seed: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("type_", ["f32", "f16", "q8_0"])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("lm_head", ["own", "base", "draft_vocab"])
-@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+@pytest.mark.parametrize(("kind", "lm_head"), [*product(["medusa"], LM_HEADS), *KINDS])
 def test_probabilities_along_a_path_equal_numpy(
     base: native.Model,
     matrices: dict[str, np.ndarray],
     tmp_path: Path,
-    kind: Kind,
+    kind: Any,
     lm_head: LmHead,
     bias: bool,
     type_: str,
 ) -> None:
     source = random_heads(kind, lm_head, heads=4, blocks=3, bias=bias, type_=type_, embedding_scale=0.5)
     heads = native.Heads(base, str(write(tmp_path / "heads.gguf", source, type_)))
-    assert (heads.kind, heads.head_count, heads.block_count, heads.lm_head) == (kind, 4, 3, lm_head)
+    blocks = 1 if kind == "recurrent" else 3
+    assert (heads.kind, heads.head_count, heads.block_count, heads.lm_head) == (kind, 4, blocks, lm_head)
     reference = Reference(source, matrices)
     bound = PACKED if type_ == "q8_0" else EXACT
     path = [7, 300, 0, BASE_VOCAB - 1]
@@ -123,9 +126,11 @@ def trees(draw: st.DrawFn, depth: int, ranks: int) -> native.Tree:
     return native.Tree(choices)
 
 
-@pytest.fixture(scope="module")
-def hydra(base: native.Model, matrices: dict[str, np.ndarray], tmp_path_factory: Any) -> tuple[native.Heads, Reference]:
-    source = random_heads("hydra", "draft_vocab", heads=4, blocks=1, type_="q8_0", seed=5)
+@pytest.fixture(scope="module", params=["hydra", "recurrent"])
+def hydra(
+    base: native.Model, matrices: dict[str, np.ndarray], tmp_path_factory: Any, request: pytest.FixtureRequest
+) -> tuple[native.Heads, Reference]:
+    source = random_heads(request.param, "draft_vocab", heads=4, blocks=1, type_="q8_0", seed=5)
     path = write(tmp_path_factory.mktemp("heads") / "heads.gguf", source, "q8_0")
     return native.Heads(base, str(path)), Reference(source, matrices)
 
@@ -157,15 +162,19 @@ def test_trees_of_any_shape_hold_the_heads_candidates(
         assert len(set(siblings)) == len(siblings)
 
 
-@pytest.mark.parametrize("lm_head", ["own", "base", "draft_vocab"])
-def test_drafts_do_not_change_the_text(base: native.Model, tmp_path: Path, lm_head: LmHead) -> None:
-    source = random_heads("hydra", lm_head, heads=3, blocks=2)
+@pytest.mark.parametrize(("kind", "lm_head"), KINDS)
+@pytest.mark.parametrize("grown", [False, True])
+def test_drafts_do_not_change_the_text(
+    base: native.Model, tmp_path: Path, kind: Any, lm_head: LmHead, grown: bool
+) -> None:
+    source = random_heads(kind, lm_head, heads=3, blocks=2)
     heads = native.Heads(base, str(write(tmp_path / "heads.gguf", source)))
     tree = native.Tree([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 0]])
-    drafted = native.Session(base, heads, tree=tree).generate([1, 2, 3], max_tokens=48, ignore_eos=True)
+    way: dict[str, Any] = {"dynamic": native.DynamicTree(), "recycling": True} if grown else {"tree": tree}
+    drafted = native.Session(base, heads, **way).generate([1, 2, 3], max_tokens=48, ignore_eos=True)
     plain = native.Session(base).generate([1, 2, 3], max_tokens=48, ignore_eos=True)
     assert drafted.tokens == plain.tokens
-    assert drafted.stats["tree_nodes"] == tree.size
+    assert grown or drafted.stats["tree_nodes"] == tree.size
 
 
 def test_drafts_are_the_same_every_time(hydra: tuple[native.Heads, Reference]) -> None:

@@ -23,9 +23,9 @@ class NumpyHeads:
         return self.values.get(name, default)
 
     def logits(self, head: int, inputs: Array, vocabulary: int, base_output: Array | None = None) -> Array:
-        """inputs [n, h], or [n, h * (head + 2)] for Hydra. Result [n, vocabulary]; tokens not drafted: -inf."""
-        x = inputs
-        for j in range(self.heads.block_count):
+        """inputs [n, h], or [n, h * (head + 2)] unless Medusa's. Result [n, vocabulary]; tokens not drafted: -inf."""
+        x = self._through_cell(inputs, head) if self.heads.kind == "recurrent" else inputs
+        for j in range(0 if self.heads.kind == "recurrent" else self.heads.block_count):
             block = f"medusa.{head}.block.{j}"
             y = x @ self.values[f"{block}.weight"].T + self.get(f"{block}.bias")
             residual = self.get(f"{block}.residual.weight", 1.0)
@@ -40,6 +40,17 @@ class NumpyHeads:
         logits = np.full((len(x), vocabulary), -np.inf)
         logits[:, self.values["medusa.d2t"].astype(int)] = rows
         return logits
+
+    def _through_cell(self, inputs: Array, level: int) -> Array:
+        """inputs [n, h * (level + 2)]: a state and the tokens' embeddings -> the state [n, h] of the last token."""
+        cell = {name: self.values[f"medusa.cell.{name}.weight"] for name in ("residual", "gate", "up", "down")}
+        state, *tokens = np.split(inputs, level + 2, axis=1)
+        for token in tokens:
+            y = np.concatenate([normed(state, np.ones(1), 1e-5), normed(token, np.ones(1), 1e-5)], axis=1)
+            gate = y @ cell["gate"].T
+            added = (gate / (1 + np.exp(-gate)) * (y @ cell["up"].T)) @ cell["down"].T
+            state = np.concatenate([state, token], axis=1) @ cell["residual"].T + added
+        return state
 
     def prefix(self, hidden: Array, keys: dict[str, Any]) -> Array:
         """The Hydra++ layer over positions 0..n-1: hidden [n, h] -> [n, h]."""

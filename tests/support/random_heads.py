@@ -21,11 +21,12 @@ from medusa_cli import native
 
 DRAFT_VOCABULARY = 48
 
+CELL_INNER = 128
 PREFIX_HEADS, PREFIX_HEADS_KV, PREFIX_INNER = 4, 2, 96
 
 
 def random_heads(
-    kind: schema.Kind,
+    kind: schema.Kind | Literal["recurrent"],
     lm_head: schema.LmHead = "own",
     *,
     heads: int = 3,
@@ -38,8 +39,8 @@ def random_heads(
     hidden: int = BASE_HIDDEN,
     seed: int = 0,
 ) -> SourceHeads:
-    """Values that `type_` holds exactly. An own lm_head has a bias where `bias` and `kind` call for one. prefix: a
-    prefix layer before heads of another kind than hydra++."""
+    """Values that `type_` holds exactly. An own lm_head has a bias where `bias` and `kind` call for one; a recurrent
+    head has none, and one block. prefix: a prefix layer before heads of another kind than hydra++."""
     rng = np.random.default_rng(seed)
     tensors: list[HeadTensor] = []
 
@@ -62,7 +63,11 @@ def random_heads(
             add(named("bias"), rng.standard_normal(rows).astype(np.float32), role_of_bias)
 
     rows = DRAFT_VOCABULARY if lm_head == "draft_vocab" else BASE_VOCAB
-    for k in range(heads):
+    if kind == "recurrent":
+        blocks = 1
+        for name, shape in schema.cell_shapes(hidden, CELL_INNER).items():
+            add(schema.cell(name), rng.standard_normal(shape) / np.sqrt(shape[1]), "block")
+    for k in range(0 if kind == "recurrent" else heads):
         for j in range(blocks):
             reads_path = kind != "medusa" and j == 0
             width = hidden * (k + 2) if reads_path else hidden

@@ -17,6 +17,7 @@ from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.files import recall, remember
 
+from ..recipes import RECURRENT
 from ..resuming import SCRATCH
 from ..text.dataset import Span
 
@@ -133,8 +134,8 @@ def choose(
     timer = native.VerifyTimer(model, NODES, hidden=False, n_threads=threads)
     verify_ms = min(timer.time(NODES, passes=REPEATS))
     # All Medusa heads share one read of the rows, and so do streams, whose layers cost the same for all sizes; Hydra
-    # heads read them once for each depth, so one head is timed.
-    at_once, reads = (1, heads) if kind.startswith("hydra") else (heads, 1)
+    # heads and recurrent ones read them once for each depth, so one head is timed.
+    at_once, reads = (1, heads) if kind == RECURRENT or kind.startswith("hydra") else (heads, 1)
     rng = np.random.default_rng(0)
     shape = (at_once, base.n_embd, base.n_embd)
     weight = (rng.standard_normal(shape, np.float32) * np.float32(base.n_embd**-0.5)).astype(np.float16)

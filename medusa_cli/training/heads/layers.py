@@ -1,4 +1,4 @@
-"""Draft heads in torch: Medusa, Hydra, Hydra++. All of them map a hidden state to K states for one output matrix.
+"""Draft heads in torch: Medusa, Hydra, Hydra++, recurrent. All map a hidden state to K states for one output matrix.
 
 Hydra++ puts a layer before its heads: one causal decoder layer over the hidden states of the text so far. It reads the
 same hidden states as the heads: those of all tokens before, including the prompt's (Hydra 4), or only those from the
@@ -16,11 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from medusa_cli.converters.heads.draft_heads import Block, DraftHeads, Prefix
-from medusa_cli.converters.heads.schema import PREFIX_MATRICES, PREFIX_NORMS
+from medusa_cli.converters.heads.draft_heads import Block, DraftHeads, Prefix, Writable
+from medusa_cli.converters.heads.recurrent_head import RecurrentHead
+from medusa_cli.converters.heads.schema import CELL_MATRICES, PREFIX_MATRICES, PREFIX_NORMS, LmHead
 from medusa_cli.converters.heads.write import rounded
 
-from ..recipes import PrefixSight
+from ..recipes import RECURRENT, PrefixSight
+from .cell import Cell
 
 WEIGHT_TYPE = "q8_0"
 """Our kernels multiply it; F16 is slower and no better."""
@@ -33,7 +35,8 @@ NORM_EPS = 1e-5
 
 @dataclass(frozen=True)
 class HeadShape:
-    """kind: medusa, hydra or hydra++; count: heads; blocks: residual blocks of each head, at least 1.
+    """kind: medusa, hydra, hydra++ or recurrent; count: heads, or levels of a recurrent one; blocks: residual blocks of
+    each head, at least 1.
 
     prefix: what the prefix layer sees (recipe.PrefixSight); hydra++ has one anyway. own_rows: rows of each head's own
     output matrix; 0: they share a frozen one.
@@ -76,8 +79,9 @@ class Heads(nn.Module):
         super().__init__()
         self.shape = shape
         count, hidden, blocks = shape.count, shape.hidden, shape.blocks
-        self.grounded = shape.kind != "medusa"
-        own = blocks - 1 if self.grounded else blocks
+        self.grounded = shape.kind.startswith("hydra")
+        self.cell = Cell(hidden) if shape.kind == RECURRENT else None
+        own = 0 if self.cell else blocks - 1 if self.grounded else blocks
         self.weight = nn.Parameter(torch.zeros(own, count, hidden, hidden))
         self.bias = nn.Parameter(torch.zeros(own, count, hidden))
         first = [_first_block(hidden, k) for k in range(1, count + 1)] if self.grounded else []
@@ -92,6 +96,9 @@ class Heads(nn.Module):
         if self.prefix is not None:
             assert inputs.lengths is not None
             states = self.prefix(states, inputs.lengths, dtype, inputs.context)
+        if self.cell is not None:
+            assert inputs.embedded is not None
+            return self.cell(states, inputs.embedded, dtype)
         x = self._grown(states, inputs, dtype) if self.grounded else states
         for weight, bias in zip(self.weight, self.bias, strict=True):
             product = torch.matmul(x.to(dtype), weight.to(dtype).transpose(1, 2)).float()
@@ -239,8 +246,11 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 # --- what a file holds -----------------------------------------------------------------------------
 
 
-def file_of(heads: Heads, **said: Any) -> DraftHeads:
+def file_of(heads: Heads, lm_head: LmHead, **said: Any) -> Writable:
     """The content of the file for `heads`; may share memory with them. said: the fields that are not weights."""
+    if heads.cell is not None:
+        cell = {name: array_of(getattr(heads.cell, name)) for name in CELL_MATRICES}
+        return RecurrentHead(cell=cell, levels=heads.shape.count, **said)
     hidden, layer = heads.shape.hidden, heads.prefix
     weight, bias = array_of(heads.weight), array_of(heads.bias)
     first = [array_of(matrix) for matrix in heads.first]
@@ -257,6 +267,7 @@ def file_of(heads: Heads, **said: Any) -> DraftHeads:
         prefix = Prefix(tensors, layer.shape.heads, layer.shape.heads, ROPE_BASE, NORM_EPS, from_answer)
     return DraftHeads(
         kind=heads.shape.kind,
+        lm_head=lm_head,
         blocks=blocks,
         residuals=[Block(matrix[:hidden], first_bias[k, :hidden]) for k, matrix in enumerate(first)],
         prefix=prefix,

@@ -152,7 +152,7 @@ def measure(setup: Setup, data: DataSet, rank: Ranking) -> TrainResult:
     )
 
 
-def content(setup: Setup, material: Material, heads: Heads, result: TrainResult) -> draft_heads.DraftHeads:
+def content(setup: Setup, material: Material, heads: Heads, result: TrainResult) -> draft_heads.Writable:
     """The content of the heads' file."""
     whole, own = setup.options.whole_vocabulary, heads.outputs is not None
     return file_of(
