@@ -24,7 +24,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf"))
 
 
-@pytest.fixture(scope="module", params=["medusa", "hydra", "hydra++"])
+@pytest.fixture(scope="module", params=["medusa", "hydra", "hydra++", "recurrent"])
 def heads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("heads") / f"{request.param}.gguf"
     return str(random_heads.write(path, random_heads.random_heads(request.param)))
@@ -55,7 +55,7 @@ def test_steps_take_as_long_as_the_device(base: str, heads: str) -> None:
     found = run(**order, temperature=1.0, top_k=0, later={"delay_us": 1000 * DELAY_MS})
     steps, timings = found["stats"]["steps"], found["stats"]["timings_ms"]
     assert timings["verify"] >= DELAY_MS * steps
-    # Medusa heads are one graph for all levels, Hydra heads one for each.
+    # Medusa heads are one graph for all levels, the others one for each.
     levels = 1 if Path(heads).stem == "medusa" else max(len(choice) for choice in TREE)
     assert timings["draft"] >= DELAY_MS * steps * levels
     assert timings["accept"] < DELAY_MS

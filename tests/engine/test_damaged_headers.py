@@ -25,13 +25,14 @@ FACTOR = int(os.environ.get("MEDUSA_FUZZ", "1"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base model, heads of three kinds, with all keys that heads may have, and two embedding models."""
+    """A base model, heads of four kinds, with all keys that heads may have, and two embedding models."""
     folder = tmp_path_factory.mktemp("intact")
     tiny_base(folder / "base.gguf", chat_template="{{ messages }}")
     tree, accuracy = [[0], [0, 0], [1]], [0.5, 0.2, 0.1] * 3
     write_heads(folder / "heads-1.gguf", heads=3, blocks=2, lm_head="draft_vocab", accuracy=accuracy, tree=tree)
     write(folder / "heads-2.gguf", random_heads("hydra++", heads=2, blocks=1))
     write_heads_of_streams(folder / "heads-3.gguf", random_streams(Base(folder / "base.gguf"), layers=1))
+    write(folder / "heads-4.gguf", random_heads("recurrent"))
     write_embedder(folder / "embedder-1.gguf", "bert")
     write_embedder(folder / "embedder-2.gguf", "qwen3")
     return folder

@@ -64,7 +64,7 @@ def random_heads(
 
     rows = DRAFT_VOCABULARY if lm_head == "draft_vocab" else BASE_VOCAB
     if kind == "recurrent":
-        blocks = 1
+        blocks, lm_head = 1, "base" if lm_head == "own" else lm_head
         for name, shape in schema.cell_shapes(hidden, CELL_INNER).items():
             add(schema.cell(name), rng.standard_normal(shape) / np.sqrt(shape[1]), "block")
     for k in range(0 if kind == "recurrent" else heads):

@@ -94,13 +94,16 @@ def base(tmp_path: Path, small_batches: None) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "strategy"), [("medusa", "distill"), ("hydra", "truth"), ("hydra++", "distill")])
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [("medusa", "distill"), ("hydra", "truth"), ("hydra++", "distill"), ("recurrent", "distill")]
+)
 def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: Any, strategy: str) -> None:
-    given = options(tmp_path, base, kind=kind, joint_strategy=strategy, export_hf=tmp_path / "hf")
+    export_hf = None if kind == "recurrent" else tmp_path / "hf"
+    given = options(tmp_path, base, kind=kind, joint_strategy=strategy, export_hf=export_hf)
     given.adapter = tmp_path / "adapter.gguf"
     write_text(given)
     train.run(given)
-    assert (tmp_path / "hf" / "config.json").exists()
+    assert export_hf is None or (export_hf / "config.json").exists()
     assert read_header(given.adapter)[0].metadata()["general.type"] == "adapter"
     split(given.output, tmp_path / "new.gguf", tmp_path / "heads.gguf")
     old, new = BaseTensors(base), BaseTensors(tmp_path / "new.gguf")

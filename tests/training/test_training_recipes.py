@@ -117,6 +117,8 @@ def test_any_values_are_taken_or_refused_in_one_line(tmp_path_factory: pytest.Te
         ("hydra++", "truth", {"prefix": "none"}, "has a prefix layer"),
         ("medusa", "truth", {"embedding_noise": 1.0}, "read no embeddings"),
         ("medusa", "truth", {"teacher_top": 64}, "goes with objective"),
+        ("recurrent", "truth", {"blocks": 2}, "blocks: a recurrent head has one cell"),
+        ("recurrent", "truth", {"lm_head": "own"}, "lm_head: a recurrent head has one cell"),
     ],
 )
 def test_values_that_do_not_go_together(kind: str, objective: str, changes: dict[str, Any], message: str) -> None:

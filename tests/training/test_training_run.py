@@ -148,7 +148,8 @@ def test_a_run_writes_heads_with_a_tree(base: Path, tmp_path: Path, engine: Engi
     names = [tensor.name for tensor in header.tensors]
     assert header.get("medusa.head_count") == 3
     assert header.get("medusa.kind") == kind
-    assert ("medusa.0.block.0.residual.weight" in names) == (kind != "medusa")
+    assert ("medusa.0.block.0.residual.weight" in names) == kind.startswith("hydra")
+    assert ("medusa.cell.gate.weight" in names) == (kind == "recurrent")
     assert ("medusa.prefix.attn_q.weight" in names) == (kind == "hydra++")
     assert ("and teacher: 0.00 GiB" in shown(given)) == (objective == "teacher")
     assert "Checkpoint: up to 0.00 GiB" in shown(given)
