@@ -105,6 +105,8 @@ KEYS = {
     "embedding_noise": _number(0, 1e4),
     "rate": _number(0, 1, above=True),
     "decay": _number(0, 1000),
+    "epochs": _number(0, 1e4, above=True),
+    "patience": _whole(1, 1000),
     "batch": _whole(1, 1 << 20),
     "longest_answer": _whole(16, 1 << 20),
     "later_turns": _one_of(LATER_TURNS),

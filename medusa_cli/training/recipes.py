@@ -24,6 +24,10 @@ WHOLE = 0
 """As a Recipe.teacher_top: all tokens, computed anew for each batch."""
 
 
+PATIENCE = 5
+"""This many evaluations in a row without a new best end a run."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """blocks: residual blocks of each head. rate: highest learning rate. noise: Hydra's alpha; the hidden states get
@@ -33,7 +37,8 @@ class Recipe:
 
     prefix: what the attention layer before the heads sees, "none" without one. lm_head: the base's output rows, frozen,
     or each head's own matrix, starting from them (Medusa 2.1.1). teacher_top: tokens of the teacher's distribution,
-    WHOLE: all.
+    WHOLE: all. epochs: rounds over the text, where a clock decides the most of them; None: as phases.planning says.
+    patience: this many evaluations in a row without a new best end a run.
     """
 
     blocks: int
@@ -45,6 +50,8 @@ class Recipe:
     lm_head: Outputs = "base"
     embedding_noise: float = 0.0
     teacher_top: int = TEACHER_TOP
+    epochs: float | None = None
+    patience: int = PATIENCE
 
 
 RECIPES = {
@@ -59,8 +66,6 @@ WARMUP_STEPS = 100
 """Steps in which the heads' rate rises."""
 EVALUATIONS = 16
 """How often a run measures held-out tokens per step, evenly spaced."""
-PATIENCE = 5
-"""This many evaluations in a row without a new best end a run."""
 TEACHER_BYTES = 6
 """Bytes per position and token: 4 for the token, 2 for its probability."""
 

@@ -392,7 +392,10 @@ def test_training_fills_the_time_that_is_left() -> None:
     assert schedule.steps(50_000, 500, seconds=600) == 320
     assert schedule.steps(50_000, 500, seconds=5000) == 100  # at least one epoch
     assert schedule.steps(5_000, 500, seconds=0) == MAX_EPOCHS * 10
+    assert schedule.steps(5_000, 500, seconds=0, epochs=20) == 20 * 10
+    assert schedule.steps(50_000, 500, seconds=600, epochs=20) == 320
     assert Schedule(10_000, None, 1.0).steps(5_000, 500, seconds=99) == EPOCHS * 10
+    assert Schedule(10_000, None, 1.0).steps(5_000, 500, seconds=99, epochs=2.5) == 25
     assert Schedule(10_000, None, 1.0).tokens_left(4_000, 99) == 6_000
     assert Schedule(10_000, 1000.0, 400.0).tokens_left(4_000, 5000) == 6_000
     assert Schedule(10_000, 1000.0, 400.0).steps(50_000, 500, seconds=600) == 320

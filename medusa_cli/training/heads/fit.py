@@ -13,7 +13,7 @@ from torch import Tensor
 from medusa_cli.decoding.tree_search import RANKS, accuracy_table, greedy_tree, simulate
 
 from ..loop import Loop, Picked, rising_steps, text_batches
-from ..recipes import EVALUATIONS, GPU_BATCH, PATIENCE, WARMUP_STEPS, WHOLE, Recipe
+from ..recipes import EVALUATIONS, GPU_BATCH, WARMUP_STEPS, WHOLE, Recipe
 from ..text.dataset import Examples, Span, examples_of
 from .layers import Heads, HeadShape
 from .loss import target_ranks
@@ -55,12 +55,12 @@ def default_batch(device: torch.device, rows: int, recipe: Recipe) -> int:
 class Fit(Loop):
     """Trains heads alone. Their weights decay towards those of fresh heads. run()'s evaluate gets the heads."""
 
-    evaluations, patience, read_every = EVALUATIONS, PATIENCE, 10
+    evaluations, read_every = EVALUATIONS, 10
 
     plan: FitPlan
 
     def __init__(self, plan: FitPlan, hidden: int, device: torch.device) -> None:
-        self.recipe, self.shape = plan.recipe, plan.shape(hidden)
+        self.recipe, self.shape, self.patience = plan.recipe, plan.shape(hidden), plan.recipe.patience
         self.heads = fresh_heads(self.shape, plan.seed, device)
         self.weights: list[Tensor] = list(self.heads.parameters())
         self.start = self.weights

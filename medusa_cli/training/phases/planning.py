@@ -61,13 +61,14 @@ class Schedule:
         left = min(max(left, LEAST_SHARE * self.budget - seconds), MOST_SHARE * self.budget - seconds)
         return rate * left
 
-    def steps(self, rows: int, batch: int, seconds: float) -> int:
-        """Training steps on `rows` positions after `seconds` of the budget are gone; at least one epoch."""
+    def steps(self, rows: int, batch: int, seconds: float, epochs: float | None = None) -> int:
+        """Training steps on `rows` positions after `seconds` of the budget are gone. epochs: rounds over the rows, where
+        a clock decides at most so many and at least one."""
         per_epoch = max(1, rows // batch)
         if self.budget is None:
-            return EPOCHS * per_epoch
+            return int((epochs or EPOCHS) * per_epoch)
         affordable = (self.budget - seconds) * self.train_rate / batch
-        return int(min(max(affordable, per_epoch), MAX_EPOCHS * per_epoch))
+        return int(min(max(affordable, per_epoch), (epochs or MAX_EPOCHS) * per_epoch))
 
 
 def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
@@ -116,7 +117,11 @@ def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: floa
         vocabulary,
     )
     asked = {"tokens": options.tokens, "minutes": options.drafts_minutes}
-    return settled(setup, options.name, plan, asked, lambda: schedule.steps(len(examples.rows), plan.batch, seconds))
+
+    def steps() -> int:
+        return schedule.steps(len(examples.rows), plan.batch, seconds, recipe.epochs)
+
+    return settled(setup, options.name, plan, asked, steps)
 
 
 def plan_streams(setup: Setup, first_layer: int, examples: Examples, schedule: Schedule, seconds: float) -> StreamsPlan:
