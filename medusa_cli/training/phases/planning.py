@@ -62,8 +62,8 @@ class Schedule:
         return rate * left
 
     def steps(self, rows: int, batch: int, seconds: float, epochs: float | None = None) -> int:
-        """Training steps on `rows` positions after `seconds` of the budget are gone. epochs: rounds over the rows, where
-        a clock decides at most so many and at least one."""
+        """Training steps on `rows` positions after `seconds` of the budget are gone. epochs: rounds over the rows,
+        where a clock decides at most so many and at least one."""
         per_epoch = max(1, rows // batch)
         if self.budget is None:
             return int((epochs or EPOCHS) * per_epoch)
