@@ -37,13 +37,18 @@ def bytes_per_token(path: str, type_k: str, type_v: str) -> float:
     return offload.cache_bytes(shape, offload.Context(offload.CELL_STEP, type_k, type_v)) / offload.CELL_STEP
 
 
-def each_token(model: native.Model, options: EngineOptions) -> float:
-    """Cache bytes per token, with the types in the options."""
-    return bytes_per_token(model.path, options.cache_type_k.value, options.cache_type_v.value)
+def each_token(model: native.Model, options: EngineOptions, beside: str | None = None) -> float:
+    """Cache bytes per token, with the types in the options. beside: the file of a model that drafts, which caches the
+    same text."""
+    files = [model.path] if beside is None else [model.path, beside]
+    return sum(bytes_per_token(path, options.cache_type_k.value, options.cache_type_v.value) for path in files)
 
 
-def chosen(model: native.Model, options: EngineOptions, most_bytes: int | None = None) -> int:
-    """What was asked for, else what the model was trained on, as far as it fits beside everything else.
+def chosen(
+    model: native.Model, options: EngineOptions, most_bytes: int | None = None, beside: str | None = None
+) -> int:
+    """What was asked for, else what the model was trained on, as far as it fits beside everything else. beside: as in
+    each_token().
 
     If a cache takes all its memory at once (on GPUs, and on systems without fresh pages), it stays small. most_bytes:
     limit for a full cache, None for a person's chat.
@@ -58,11 +63,13 @@ def chosen(model: native.Model, options: EngineOptions, most_bytes: int | None =
     _, available = machine.memory()
     room = 0 if available is None else available // SHARE
     least = LEAST if most_bytes is None else FEW
-    return fitting(trained, each_token(model, options), room if most_bytes is None else min(room, most_bytes), least)
+    most = room if most_bytes is None else min(room, most_bytes)
+    return fitting(trained, each_token(model, options, beside), most, least)
 
 
-def resident(model: native.Model, options: EngineOptions, tokens: int, written: int) -> int:
+def resident(model: native.Model, options: EngineOptions, tokens: int, written: int, beside: str | None = None) -> int:
     """Bytes that a cache of `tokens` takes when `written` of them were written, with the checkpoints of its state.
+    beside: as in each_token().
 
     A conversation is expected to write at least FEW tokens.
     """
@@ -70,7 +77,7 @@ def resident(model: native.Model, options: EngineOptions, tokens: int, written: 
 
     touched = tokens if model.gpu or not native.buffers_are_lazy() else min(tokens, max(written, FEW))
     checkpoints = native.CHECKPOINT_BYTES if model.is_recurrent else 0
-    return int(touched * each_token(model, options)) + checkpoints
+    return int(touched * each_token(model, options, beside)) + checkpoints
 
 
 def fitting(trained: int, each: float, room: int, least: int = LEAST) -> int:
@@ -80,17 +87,18 @@ def fitting(trained: int, each: float, room: int, least: int = LEAST) -> int:
     return min(trained, max(least, int(room / each) // offload.CELL_STEP * offload.CELL_STEP))
 
 
-def check(model: native.Model, options: EngineOptions) -> None:
-    """OptionError for a context that this machine could not hold at all: filling its memory would end the process."""
+def check(model: native.Model, options: EngineOptions, beside: str | None = None) -> None:
+    """OptionError for a context that this machine could not hold at all: filling its memory would end the process.
+    beside: as in each_token()."""
     total, _ = machine.memory()
     if model.gpu or total is None:
         return
-    needed = int(each_token(model, options) * options.ctx_size)
+    needed = int(each_token(model, options, beside) * options.ctx_size)
     if needed <= total:
         return
     text = "a context of {tokens} tokens needs {needed}, this machine has {total}: give a smaller {ctx_size}"
     small = CacheType(offload.SMALL_CACHE)
-    smaller = each_token(model, dataclasses.replace(options, cache_type_k=small, cache_type_v=small))
+    smaller = each_token(model, dataclasses.replace(options, cache_type_k=small, cache_type_v=small), beside)
     if smaller * options.ctx_size <= total:
         text += f", or {{cache_type_k}} {small.value} {{cache_type_v}} {small.value}"
     raise OptionError(text, tokens=options.ctx_size, needed=size(needed), total=size(total))

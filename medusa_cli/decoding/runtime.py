@@ -70,7 +70,8 @@ class Engine:
 
     def cache_bytes(self, written: int) -> int:
         """Memory of the session's cache after `written` tokens: nearly all that a session takes."""
-        return context_size.resident(self.model, self.options, self.session.n_ctx, written)
+        beside = None if self.small is None else self.small.path
+        return context_size.resident(self.model, self.options, self.session.n_ctx, written, beside)
 
     @property
     def last(self) -> native.Generation | None:
@@ -222,14 +223,17 @@ def _open(
         from medusa_cli.decoding import profile
 
         tuned = profile.tuned(model, measured, options, console)
-    options = dataclasses.replace(options, ctx_size=context_size.chosen(model, options, most_cache))
+    beside = drafting.draft_file(draft)
+    if drafter is not None and not own:
+        beside = str(drafter.path)
+    options = dataclasses.replace(options, ctx_size=context_size.chosen(model, options, most_cache, beside))
     repeats = draft.repeat_steps or (seeded and _text_follows_drafts(model, options, draft))
     plan = drafting.plan(draft, facts, heads_facts, tuned, tree=tree, repeats=repeats)
     if tree is not None:
         drafting.check_context(plan, options.ctx_size)
     if 0 < model.n_ctx_train < options.ctx_size:
         console.print(f"note: the model was trained on {model.n_ctx_train} tokens, the context is {options.ctx_size}")
-        context_size.check(model, options)
+        context_size.check(model, options, beside)
     small = None
     if plan.draft_model is not None:
         small = load_model(plan.draft_model.file, layers, console, options.device)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fixtures import tiny_base
+from rich.console import Console
 
 from medusa_cli import native
-from medusa_cli.decoding import context_size
+from medusa_cli.decoding import context_size, runtime
 from medusa_cli.decoding.context_size import FEW, LEAST, MOST, fitting
-from medusa_cli.decoding.options import CacheType, EngineOptions
+from medusa_cli.decoding.options import CacheType, DraftOptions, EngineOptions
 from medusa_cli.support import machine
 from medusa_cli.support.errors import OptionError
 
@@ -98,3 +100,22 @@ def test_what_this_machine_cannot_hold_is_refused(model: native.Model, monkeypat
         context_size.check(model, EngineOptions(ctx_size=3000))
     q8 = CacheType("q8_0")
     context_size.check(model, EngineOptions(ctx_size=1500, cache_type_k=q8, cache_type_v=q8))
+
+
+def test_the_cache_of_what_drafts_counts(model: native.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = str(tiny_base(tmp_path / "small.gguf"))
+    each = context_size.each_token(model, EngineOptions())
+    assert context_size.each_token(model, EngineOptions(), beside) == 2 * each
+    assert context_size.resident(model, EngineOptions(), 9000, 8000, beside) == int(2 * each * 8000)
+    with_memory(monkeypatch, int(each * 1000))
+    with pytest.raises(OptionError, match="give a smaller"):
+        context_size.check(model, EngineOptions(ctx_size=600), beside)
+
+
+def test_an_engine_counts_its_draft_model(model: native.Model, tmp_path: Path) -> None:
+    def opened(**draft: Any) -> runtime.Engine:
+        console = Console(file=io.StringIO())
+        return runtime.open_engine(model.path, EngineOptions(ctx_size=64), DraftOptions(**draft), console)
+
+    plain, drafted = opened(no_spec=True), opened(draft_model=str(tiny_base(tmp_path / "small.gguf")))
+    assert drafted.cache_bytes(64) == 2 * plain.cache_bytes(64)
