@@ -66,6 +66,20 @@ ggml_tensor* hydra_logits(ggml_context* c, const Heads& heads, int head, ggml_te
     return linear(c, heads.output(head), x);
 }
 
+ggml_tensor* cell_states(ggml_context* c, const Heads& heads, ggml_tensor* parents, ggml_tensor* embeddings) {
+    constexpr float norm_eps = 1e-5f;
+    const RecurrentCell& cell = heads.cell();
+    ggml_tensor* normed =
+        ggml_concat(c, ggml_rms_norm(c, parents, norm_eps), ggml_rms_norm(c, embeddings, norm_eps), 0);
+    ggml_tensor* gate_up = linear(c, cell.gate_up, normed);
+    const int64_t inner = gate_up->ne[0] / 2, n = gate_up->ne[1];
+    // CUDA's SiLU wants it contiguous
+    ggml_tensor* gate = ggml_cont(c, ggml_view_2d(c, gate_up, inner, n, gate_up->nb[1], 0));
+    ggml_tensor* up = ggml_view_2d(c, gate_up, inner, n, gate_up->nb[1], static_cast<size_t>(inner) * sizeof(float));
+    ggml_tensor* added = linear(c, cell.down, ggml_mul(c, ggml_silu(c, gate), up));
+    return ggml_add(c, linear(c, cell.residual, ggml_concat(c, parents, embeddings, 0)), added);
+}
+
 size_t level_width(size_t nodes) {
     constexpr size_t exact = 8, step = 8;
     return nodes <= exact ? nodes : (nodes + step - 1) / step * step;

@@ -3,25 +3,6 @@
 #include <algorithm>
 
 namespace medusa {
-namespace {
-
-constexpr size_t level_tensors = 32;  // most that a level makes
-constexpr float norm_eps = 1e-5f;
-
-// R [s; e] + D (SiLU(G y) * (U y)) with y = [norm(s); norm(e)]: s are the states, e the embeddings [h, n].
-ggml_tensor* next_states(ggml_context* c, const RecurrentCell& cell, ggml_tensor* states, ggml_tensor* embeddings) {
-    ggml_tensor* normed = ggml_concat(c, ggml_rms_norm(c, states, norm_eps), ggml_rms_norm(c, embeddings, norm_eps), 0);
-    ggml_tensor* gate_up = linear(c, cell.gate_up, normed);
-    const int64_t inner = gate_up->ne[0] / 2, n = gate_up->ne[1];
-    // CUDA's SiLU wants it contiguous
-    ggml_tensor* gate = ggml_cont(c, ggml_view_2d(c, gate_up, inner, n, gate_up->nb[1], 0));
-    ggml_tensor* up = ggml_view_2d(c, gate_up, inner, n, gate_up->nb[1], static_cast<size_t>(inner) * sizeof(float));
-    ggml_tensor* added = linear(c, cell.down, ggml_mul(c, ggml_silu(c, gate), up));
-    return ggml_add(c, linear(c, cell.residual, ggml_concat(c, states, embeddings, 0)), added);
-}
-
-}  // namespace
-
 RecurrentLevels::RecurrentLevels(std::shared_ptr<Heads> heads, int depth, ThreadCount threads)
     : HeadsLevels(std::move(heads), depth, std::move(threads)),
       embeddings_(heads_->model(), heads_->metadata().embedding_scale) {}
@@ -71,12 +52,13 @@ RecurrentLevels::Level& RecurrentLevels::level_for(size_t nodes) {
 }
 
 std::unique_ptr<RecurrentLevels::Level> RecurrentLevels::build(size_t width) {
-    auto level = std::make_unique<Level>(Level{DeviceGraph(backend_.get(), level_tensors), nullptr, nullptr, width});
+    auto level =
+        std::make_unique<Level>(Level{DeviceGraph(backend_.get(), cell_tensors + 16), nullptr, nullptr, width});
     ggml_context* c = level->graph.context();
     const int64_t h = heads_->model().embedding_size(), n = static_cast<int64_t>(width);
     level->states = level->graph.new_input(h, n);
     level->embeddings = level->graph.new_input(h, n);
-    ggml_tensor* states = next_states(c, heads_->cell(), level->states, level->embeddings);
+    ggml_tensor* states = cell_states(c, *heads_, level->states, level->embeddings);
     ggml_tensor* drafted = ggml_soft_max(c, linear(c, heads_->output(0), states));
     // One output: the states, then the probabilities.
     level->graph.finish(

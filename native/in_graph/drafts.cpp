@@ -94,13 +94,12 @@ ggml_tensor* Drafts::state(ggml_context* c, ggml_tensor* states, const GreedyAcc
 std::string heads_need(const Heads& heads) {
     const HeadsMetadata& metadata = heads.metadata();
     if (metadata.kind == HeadsKind::streams) return "streams read the KV cache of the base's layers";
-    if (metadata.kind == HeadsKind::recurrent) return "a recurrent head's levels need the level above";
     if (!needs_of(heads).layers.empty()) return "the heads read the states of a lower layer";
     return "";
 }
 
 std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size) {
-    if (heads->metadata().reads_path()) return make_hydra_drafts(std::move(heads), shape, context_size);
+    if (heads->metadata().reads_path()) return make_path_drafts(std::move(heads), shape, context_size);
     return std::make_unique<MedusaDrafts>(std::move(heads), shape, context_size);
 }
 

@@ -78,6 +78,6 @@ std::string heads_need(const Heads& heads);
 // For heads that need no more. Throws OutOfMemory if the device has no room for what it takes besides the heads.
 std::unique_ptr<Drafts> make_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
 // For heads that read the path.
-std::unique_ptr<Drafts> make_hydra_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
+std::unique_ptr<Drafts> make_path_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size);
 
 }  // namespace medusa::in_graph

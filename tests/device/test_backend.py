@@ -40,7 +40,7 @@ def same_text(
 
 
 @pytest.mark.parametrize("gpu_layers", [-1, 1])
-@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++"])
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++", "recurrent"])
 def test_the_text_is_that_of_plain_decoding(base: str, tmp_path: Path, kind: Any, gpu_layers: int) -> None:
     model = native.Model(base, n_gpu_layers=gpu_layers)
     heads = native.Heads(model, str(random_heads.write(tmp_path / "heads.gguf", random_heads.random_heads(kind))))

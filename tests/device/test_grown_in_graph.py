@@ -40,7 +40,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf"))
 
 
-@pytest.fixture(scope="module", params=["medusa", "hydra", "hydra++"])
+@pytest.fixture(scope="module", params=["medusa", "hydra", "hydra++", "recurrent"])
 def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 

@@ -53,6 +53,8 @@ KINDS = [
     ("hydra", "own", False),
     ("hydra", "draft_vocab", False),
     ("hydra++", "own", True),
+    ("recurrent", "base", False),
+    ("recurrent", "draft_vocab", False),
 ]
 
 

@@ -44,7 +44,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [None, "medusa", "hydra", "hydra++"])
+@pytest.mark.parametrize("kind", [None, "medusa", "hydra", "hydra++", "recurrent"])
 @pytest.mark.parametrize("lookup", [False, True], ids=["alone", "lookup"])
 def test_recycled_tokens_are_learned_from_the_graph(base: str, write: Any, kind: Any, lookup: bool) -> None:
     order: dict[str, Any] = {"model": base, "recycling": True, "lookup": lookup, "prompt": "abc", "tokens": 80}
@@ -137,7 +137,7 @@ def test_a_prefix_layer_keeps_its_cells_from_answer_to_answer(base: str, write: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tree", [WIDE, UNEVEN, "dynamic"], ids=["wide", "uneven", "dynamic"])
-@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++"])
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "hydra++", "recurrent"])
 def test_drawn_drafts_are_the_host_s(base: str, write: Any, tree: Any, kind: Any) -> None:
     """Rejection sampling: the same seed gives the text of whole rows."""
     order: dict[str, Any] = {"model": base, "heads": write(kind), "tree": tree, "prompt": "abc", "tokens": 60}
@@ -159,10 +159,11 @@ def test_drawn_drafts_are_the_host_s(base: str, write: Any, tree: Any, kind: Any
         {"heads": "medusa", "tree": WIDE},
         {"heads": "hydra", "tree": UNEVEN},
         {"heads": "hydra++", "tree": UNEVEN},
+        {"heads": "recurrent", "tree": UNEVEN},
         {"heads": "hydra", "tree": "dynamic", "lookup": True, "recycling": True},
         {"heads": "medusa", "tree": WIDE, "temperature": 1.0},
     ],
-    ids=["plain", "medusa", "hydra", "hydra++", "dynamic", "sampled"],
+    ids=["plain", "medusa", "hydra", "hydra++", "recurrent", "dynamic", "sampled"],
 )
 def test_two_splits_one_graph_one_wait(base: str, write: Any, changed: dict[str, Any]) -> None:
     if "heads" in changed:

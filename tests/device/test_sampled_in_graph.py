@@ -28,7 +28,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_base(tmp_path_factory.mktemp("base") / "base.gguf"))
 
 
-@pytest.fixture(scope="module", params=["medusa", "hydra", "hydra++"])
+@pytest.fixture(scope="module", params=["medusa", "hydra", "hydra++", "recurrent"])
 def heads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     made = random_heads.random_heads(request.param, embedding_scale=2.0, from_answer=True)
     return str(random_heads.write(tmp_path_factory.mktemp("heads") / "heads.gguf", made))

@@ -1,4 +1,4 @@
-// Hydra and Hydra++ heads in the model's own graph: the levels of a tree, one after the other.
+// Heads that read the path in the model's own graph: the levels of a tree, one after the other.
 #include "heads/graph.h"
 #include "in_graph/drafts.h"
 #include "in_graph/rows.h"
@@ -94,26 +94,29 @@ class Beam {
 };
 inline constexpr size_t beam_tensors = 64;  // most for one level, without largest_tensors
 
-class HydraDrafts final : public Drafts {
+class PathDrafts final : public Drafts {
   public:
     // Throws as DeviceEmbeddings does.
-    HydraDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size)
-        : Drafts(std::move(heads), shape, context_size), embeddings_(*heads_) {
+    PathDrafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size)
+        : Drafts(std::move(heads), shape, context_size),
+          embeddings_(*heads_),
+          recurrent_(heads_->metadata().kind == HeadsKind::recurrent) {
         if (const auto* tree = std::get_if<Tree>(&shape)) find_columns(*tree);
         upload();
     }
 
     ggml_tensor* build(ggml_context* c, ggml_tensor* states, const GreedyAcceptance& accepted) override {
         ggml_tensor* root_token = as_index(c, accepted.next, heads_->model().vocab_size());
-        ggml_tensor* paths = ggml_concat(c, state(c, states, accepted), embeddings_.rows(c, root_token), 0);
+        ggml_tensor* nodes = followed(c, state(c, states, accepted), embeddings_.rows(c, root_token));
         Beam beam;
         ggml_tensor *candidates = nullptr, *all = nullptr;
         for (size_t at = 0; at < levels_.size(); ++at) {
             if (at > 0) {
                 const Beam::Columns columns = grown_ ? beam.choose(c, levels_[at].columns) : columns_[at].there;
-                paths = lengthened(c, paths, columns.above, candidates, columns.places);
+                ggml_tensor* tokens = tokens_at(c, candidates, columns.places);
+                nodes = followed(c, ggml_get_rows(c, nodes, columns.above), embeddings_.rows(c, tokens));
             }
-            ggml_tensor* logits = hydra_logits(c, *heads_, static_cast<int>(at), paths);
+            ggml_tensor* logits = logits_of(c, static_cast<int>(at), nodes);
             candidates = grown_ ? beam.candidates(c, logits, levels_[at].ranks)
                                 : ggml_reshape_1d(c, largest(c, logits, levels_[at].ranks), levels_[at].size());
             all = behind(c, all, candidates);
@@ -123,11 +126,16 @@ class HydraDrafts final : public Drafts {
     ggml_tensor* level_logits(ggml_context* c, ggml_tensor* state, int depth, ggml_tensor* paths) override {
         const int64_t h = state->ne[0], columns = paths->ne[0] / depth;
         ggml_tensor* tokens = ggml_reshape_2d(c, embeddings_.rows(c, paths), h * depth, columns);
-        ggml_tensor* states = ggml_repeat_4d(c, state, h, columns, 1, 1);
-        return hydra_logits(c, *heads_, depth - 1, ggml_concat(c, states, tokens, 0));
+        ggml_tensor* nodes = ggml_repeat_4d(c, state, h, columns, 1, 1);
+        for (int level = 0; recurrent_ && level < depth; ++level) {
+            const size_t first = static_cast<size_t>(level * h) * sizeof(float);
+            nodes = followed(c, nodes, ggml_cont(c, ggml_view_2d(c, tokens, h, columns, tokens->nb[1], first)));
+        }
+        return logits_of(c, depth - 1, recurrent_ ? nodes : followed(c, nodes, tokens));
     }
     size_t most_tensors() const override {
-        return 16 + state_tensors + levels_.size() * (32 + beam_tensors + largest_tensors + hydra_tensors(*heads_));
+        return 16 + state_tensors +
+               levels_.size() * (32 + beam_tensors + largest_tensors + hydra_tensors(*heads_) + cell_tensors);
     }
 
   private:
@@ -153,12 +161,18 @@ class HydraDrafts final : public Drafts {
             columns_[at].places.push_back(above * levels_[at - 1].ranks + shape.rank(parent));
         }
     }
-    // Paths [h * (depth + 1), columns] of a level: those `above`, each followed by one of the candidates.
-    ggml_tensor* lengthened(ggml_context* c, ggml_tensor* paths, ggml_tensor* above, ggml_tensor* candidates,
-                            ggml_tensor* places) const {
+    // What a level's heads read of its nodes, from the same of the nodes above and from the embeddings of their own
+    // tokens: a path grows by an embedding, [h * (depth + 1), columns]; a recurrent state [h, columns] is replaced.
+    ggml_tensor* followed(ggml_context* c, ggml_tensor* above, ggml_tensor* embeddings) const {
+        return recurrent_ ? cell_states(c, *heads_, above, embeddings) : ggml_concat(c, above, embeddings, 0);
+    }
+    ggml_tensor* logits_of(ggml_context* c, int head, ggml_tensor* nodes) const {
+        return recurrent_ ? linear(c, heads_->output(0), nodes) : hydra_logits(c, *heads_, head, nodes);
+    }
+    // The tokens of some candidates, I32.
+    ggml_tensor* tokens_at(ggml_context* c, ggml_tensor* candidates, ggml_tensor* places) const {
         ggml_tensor* rows = ggml_get_rows(c, ggml_reshape_2d(c, candidates, 1, candidates->ne[0]), places);
-        ggml_tensor* tokens = tokens_of(c, ggml_reshape_1d(c, rows, places->ne[0]));
-        return ggml_concat(c, ggml_get_rows(c, paths, above), embeddings_.rows(c, tokens), 0);
+        return tokens_of(c, ggml_reshape_1d(c, rows, places->ne[0]));
     }
     void upload() {
         std::vector<std::pair<ggml_tensor*, const std::vector<int32_t>*>> uploads;
@@ -187,6 +201,7 @@ class HydraDrafts final : public Drafts {
     }
 
     DeviceEmbeddings embeddings_;
+    const bool recurrent_;
     std::vector<Columns> columns_;  // for depth 1, whose only column is the root, 2, ...
     DeviceTensors tensors_{2 * levels_.size() + 1};
     ggml_tensor* token_of_row_ = nullptr;  // for a draft vocabulary, on the device: I32 [1, rows]
@@ -194,8 +209,8 @@ class HydraDrafts final : public Drafts {
 
 }  // namespace
 
-std::unique_ptr<Drafts> make_hydra_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size) {
-    return std::make_unique<HydraDrafts>(std::move(heads), shape, context_size);
+std::unique_ptr<Drafts> make_path_drafts(std::shared_ptr<Heads> heads, const DraftShape& shape, int context_size) {
+    return std::make_unique<PathDrafts>(std::move(heads), shape, context_size);
 }
 
 }  // namespace medusa::in_graph
