@@ -119,7 +119,6 @@ class Engine:
     ) -> native.Generation:
         """Decodes after `prompt` (token ids) until a stop. MedusaError as from check()."""
         self.check(prompt, settings)
-        told = {} if settings.logprobs is None else {"logprobs": settings.logprobs}
         return self.session.generate(
             prompt,
             max_tokens=settings.max_tokens,
@@ -132,7 +131,7 @@ class Engine:
             cancellation=cancellation,
             on_step=on_step,
             on_prompt=on_prompt,
-            **told,
+            logprobs=-1 if settings.logprobs is None else settings.logprobs,
         )
 
 

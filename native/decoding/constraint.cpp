@@ -1,0 +1,231 @@
+#include "decoding/constraint.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace medusa {
+
+std::shared_ptr<const VocabularyTrie> Vocabulary::trie(int size) const {
+    std::call_once(trie_built_, [&] {
+        std::vector<std::string> texts;
+        std::vector<bool> ends;
+        for (Token token = 0; token < size; ++token) {
+            texts.push_back(piece(token));
+            ends.push_back(is_end_of_generation(token));
+        }
+        trie_ = std::make_shared<const VocabularyTrie>(std::move(texts), ends);
+    });
+    return trie_;
+}
+
+// --- the sampler chain
+
+GrammarChain::GrammarChain(std::unique_ptr<Chain> inner, std::shared_ptr<TokenGrammar> grammar,
+                           const SamplingParams& sampling)
+    : inner_(std::move(inner)), grammar_(std::move(grammar)), sampling_(sampling), state_(grammar_->start()) {}
+
+void GrammarChain::accept(Token token) {
+    state_ = grammar_->after(state_, token);
+    inner_->accept(token);
+}
+
+std::unique_ptr<Chain> GrammarChain::clone() const {
+    auto out = std::make_unique<GrammarChain>(inner_->clone(), grammar_, sampling_);
+    out->state_ = state_;
+    return out;
+}
+
+void GrammarChain::apply(std::span<const RankedToken>, std::vector<Candidate>&) {
+    throw Error("a grammar needs whole rows of logits");
+}
+
+void GrammarChain::apply(std::span<const float> logits, std::vector<Candidate>& out) {
+    if (state_ < 0 || grammar_->is_complete(state_)) {
+        out.assign(1, {0, 1.0f});
+        return;
+    }
+    if (!apply_likeliest(logits, out)) apply_masked(logits, out);
+}
+
+// Without a mask: enough of the likeliest tokens are allowed for those that count to be among them. Penalties and
+// biases could change which ones these are.
+bool GrammarChain::apply_likeliest(std::span<const float> logits, std::vector<Candidate>& out) {
+    if (sampling_.changes_logits() || (!sampling_.is_greedy() && sampling_.top_k <= 0)) return false;
+    const size_t count = sampling_.is_greedy() ? 1 : static_cast<size_t>(sampling_.top_k);
+    constexpr size_t spare = 24;
+    const Token best = argmax(logits);
+    if (count == 1 && grammar_->allows(state_, best)) {
+        out.assign(1, {best, 1.0f});
+        return true;
+    }
+    top_indices(logits, static_cast<int>(count + spare), top_);
+    ranked_.clear();
+    for (const int token : top_) {
+        if (ranked_.size() == count) break;
+        if (grammar_->allows(state_, token)) ranked_.push_back({token, logits[static_cast<size_t>(token)]});
+    }
+    if (ranked_.size() < count) return false;
+    inner_->apply(ranked_, out);
+    return true;
+}
+
+void GrammarChain::apply_masked(std::span<const float> logits, std::vector<Candidate>& out) {
+    const TokenSet& allowed = grammar_->allowed(state_);
+    masked_.assign(logits.size(), -std::numeric_limits<float>::infinity());
+    bool any = false;
+    const auto& words = allowed.words();
+    for (size_t word = 0; word < words.size(); ++word) {
+        if (words[word] == 0) continue;
+        any = true;
+        for (size_t i = 64 * word; i < std::min(64 * word + 64, logits.size()); ++i) {
+            if (allowed.contains(static_cast<Token>(i))) masked_[i] = logits[i];
+        }
+    }
+    if (!any)
+        throw Error("no token of the model continues the text as the grammar asks: the vocabulary lacks its bytes");
+    inner_->apply(masked_, out);
+}
+
+// --- drafts
+
+const std::vector<Token>& GrammarDrafts::forced(TokenGrammar& grammar, int state, Token token) {
+    constexpr size_t most_known = 20'000, longest = 200;
+    if (known_.size() > most_known) known_.clear();
+    const uint64_t key = (static_cast<uint64_t>(static_cast<uint32_t>(state)) << 32) | static_cast<uint32_t>(token);
+    const auto known = known_.find(key);
+    if (known != known_.end()) return known->second;
+    std::vector<Token> tokens;
+    if (state >= 0) {
+        const TokenGrammar::Forced text = grammar.forced(state, longest);
+        if (!text.text.empty()) tokens = split(grammar, text, token);
+    }
+    return known_.emplace(key, std::move(tokens)).first->second;
+}
+
+// The tokenizer's split of the token and the text, without the token. The last one may become one with what follows, so
+// it is left out, unless nothing can follow.
+std::vector<Token> GrammarDrafts::split(TokenGrammar& grammar, const TokenGrammar::Forced& text, Token before) const {
+    const std::string& prefix = grammar.vocabulary().text(before);
+    std::vector<Token> tokens = vocabulary_.split(prefix + text.text);
+    if (!tokens.empty() && tokens.front() == before) {
+        tokens.erase(tokens.begin());
+    } else {
+        tokens = vocabulary_.split(text.text);
+    }
+    if (!tokens.empty() && !grammar.is_complete(text.state)) tokens.pop_back();
+    return tokens;
+}
+
+void GrammarDrafts::shape(TokenGrammar& grammar, int state, int room, Draft& draft) {
+    // Which drawn drafts there are, and which beside them, must not depend on their tokens; and a drafter that hides
+    // nodes wants to find its own tree again.
+    if (std::find(draft.drawn.begin(), draft.drawn.end(), true) != draft.drawn.end() || draft.tree->hides()) return;
+    prune(grammar, state, draft);
+    extend(grammar, room, draft);
+}
+
+void GrammarDrafts::prune(TokenGrammar& grammar, int state, Draft& draft) {
+    const Tree& tree = *draft.tree;
+    const int size = tree.size();
+    states_.assign(1, state);
+    std::vector<int> place(static_cast<size_t>(size), -1), parents{-1};
+    place[0] = 0;
+    for (int node = 1; node < size; ++node) {
+        const int parent = place[static_cast<size_t>(tree.parent(node))];
+        if (parent < 0) continue;
+        const int after = grammar.after(states_[static_cast<size_t>(parent)], draft.tokens[static_cast<size_t>(node)]);
+        if (after == TokenGrammar::dead) continue;
+        const auto to = static_cast<int>(parents.size());
+        place[static_cast<size_t>(node)] = to;
+        parents.push_back(parent);
+        states_.push_back(after);
+        const auto from = static_cast<size_t>(node), at = static_cast<size_t>(to);
+        draft.tokens[at] = draft.tokens[from];
+        draft.q[at] = draft.q[from];
+    }
+    const size_t left = parents.size();
+    if (left == static_cast<size_t>(size)) return;
+    draft.tokens.resize(left), draft.q.resize(left), draft.drawn.resize(left);
+    draft.proposals.clear();
+    tree_ = Tree::from_parents(parents);
+    draft.tree = &tree_;
+}
+
+// Below the root, and at the end of the likeliest path.
+void GrammarDrafts::extend(TokenGrammar& grammar, int room, Draft& draft) {
+    int end = 0;
+    double reached = 1.0;
+    while (true) {
+        const auto& children = draft.tree->children(end);
+        if (children.empty()) break;
+        end = *std::max_element(children.begin(), children.end(), [&](int a, int b) {
+            return draft.q[static_cast<size_t>(a)] < draft.q[static_cast<size_t>(b)];
+        });
+        reached *= draft.q[static_cast<size_t>(end)];
+    }
+    constexpr double worth = 0.25;  // of the path
+    const int root_state = states_[0];
+    if (end != 0 && reached >= worth) {
+        add_chain(end, forced(grammar, states_[static_cast<size_t>(end)], draft.tokens[static_cast<size_t>(end)]), room,
+                  draft);
+    }
+    add_chain(0, forced(grammar, root_state, draft.tokens[0]), room, draft);
+}
+
+// Follows the nodes that carry the chain's tokens and hangs the rest of it below the last of them.
+void GrammarDrafts::add_chain(int node, std::span<const Token> chain, int room, Draft& draft) {
+    constexpr float certain = 0.9f;
+    size_t shared = 0;
+    for (; shared < chain.size(); ++shared) {
+        const auto& children = draft.tree->children(node);
+        const auto same = std::find_if(children.begin(), children.end(), [&](int child) {
+            return draft.tokens[static_cast<size_t>(child)] == chain[shared];
+        });
+        if (same == children.end()) break;
+        node = *same;
+    }
+    chain = chain.subspan(shared);
+    const int most = std::min(room, most_.nodes);
+    const bool branches = !draft.tree->children(node).empty();
+    if (chain.empty()) return;
+    if (branches && draft.tree->leaf_count() >= most_.leaves) {
+        // A single path is followed: that of the forced text.
+        if (node != 0) return;
+        draft.set_root(draft.tokens[0]);
+    }
+    const auto left = static_cast<size_t>(std::max(most - draft.tree->size(), 0));
+    chain = chain.first(std::min(chain.size(), left));
+    if (chain.empty()) return;
+    // Nodes come in the order of their depth.
+    std::vector<int> parents = draft.tree->parents(), depths;
+    for (int i = 0; i < draft.tree->size(); ++i) depths.push_back(draft.tree->depth_of(i));
+    for (const Token token : chain) {
+        const int added = static_cast<int>(parents.size());
+        parents.push_back(node);
+        depths.push_back(depths[static_cast<size_t>(node)] + 1);
+        draft.tokens.push_back(token);
+        draft.q.push_back(certain);
+        node = added;
+    }
+    std::vector<int> order(parents.size()), place(parents.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return depths[static_cast<size_t>(a)] < depths[static_cast<size_t>(b)]; });
+    for (size_t i = 0; i < order.size(); ++i) place[static_cast<size_t>(order[i])] = static_cast<int>(i);
+    std::vector<int> sorted;
+    const Draft before = draft;
+    for (size_t i = 0; i < order.size(); ++i) {
+        const auto from = static_cast<size_t>(order[i]);
+        sorted.push_back(parents[from] < 0 ? -1 : place[static_cast<size_t>(parents[from])]);
+        draft.tokens[i] = before.tokens[from];
+        draft.q[i] = before.q[from];
+    }
+    draft.drawn.assign(draft.tokens.size(), false);
+    draft.proposals.clear();
+    tree_ = Tree::from_parents(sorted);
+    draft.tree = &tree_;
+}
+
+}  // namespace medusa
