@@ -35,6 +35,17 @@ void bind_grammar(nb::module_& m) {
                 return self.after(state, bytes_of(text));
             },
             "state"_a, "text"_a)
+        .def(
+            "following",
+            [](GrammarStates& self, int state) {
+                self.allow(4'000'000);
+                std::vector<int> bytes;
+                for (int byte = 0; byte < 256; ++byte) {
+                    if (self.after(state, static_cast<uint8_t>(byte)) != GrammarStates::dead) bytes.push_back(byte);
+                }
+                return bytes;
+            },
+            "state"_a)
         .def("accepts", &GrammarStates::accepts, "state"_a)
         .def("is_complete", &GrammarStates::is_complete, "state"_a)
         .def("forced", &GrammarStates::forced, "state"_a, "The only byte that may follow; -1: several, or the end.")

@@ -13,6 +13,7 @@ from typing import Any
 
 import _native_testing as testing
 import pytest
+from grammar_walks import matches, states_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,16 +28,6 @@ array  ::= "[" ( value ("," value)* )? "]"
 string ::= "\"" ( [^"\\\x00-\x1f] | "\\" ( ["\\/bfnrt] | "u" [0-9a-fA-F]{4} ) )* "\""
 number ::= "-"? ( "0" | [1-9] [0-9]* ) ( "." [0-9]+ )? ( [eE] [-+]? [0-9]+ )?
 """
-
-
-def matches(states: testing.GrammarStates, text: str | bytes) -> bool:
-    data = text.encode() if isinstance(text, str) else text
-    state = states.after(states.start, data)
-    return state >= 0 and states.accepts(state)
-
-
-def states_of(gbnf: str) -> testing.GrammarStates:
-    return testing.GrammarStates(native.Grammar(gbnf))
 
 
 # --- texts -----------------------------------------------------------------------------------------
