@@ -283,6 +283,7 @@ class Session:
         logprobs: int = -1,
         watchdog: bool = False,
         grammar: Grammar | None = None,
+        written: int = 0,
         cancellation: Cancellation | None = None,
         on_step: Callable[[list[Piece]], None] | None = None,
         on_prompt: Callable[[int, int], None] | None = None,

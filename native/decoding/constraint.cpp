@@ -26,6 +26,11 @@ GrammarChain::GrammarChain(std::unique_ptr<Chain> inner, std::shared_ptr<TokenGr
                            const SamplingParams& sampling)
     : inner_(std::move(inner)), grammar_(std::move(grammar)), sampling_(sampling), state_(grammar_->start()) {}
 
+bool GrammarChain::begin(std::span<const Token> text) {
+    for (const Token token : text) state_ = grammar_->after(state_, token);
+    return state_ >= 0 && !grammar_->is_complete(state_);
+}
+
 void GrammarChain::accept(Token token) {
     state_ = grammar_->after(state_, token);
     inner_->accept(token);

@@ -25,6 +25,8 @@ class GrammarChain final : public Chain {
     void accept(Token token) override;
     std::unique_ptr<Chain> clone() const override;
 
+    // Reads what is there already. False: it does not follow the grammar, or nothing can be added.
+    bool begin(std::span<const Token> text);
     // Of the text so far.
     int state() const { return state_; }
     TokenGrammar& grammar() const { return *grammar_; }

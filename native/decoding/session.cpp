@@ -116,7 +116,7 @@ void Session::check(std::span<const Token> prompt, const GenerateParams& params)
 }
 
 // The answer follows the grammar: its chain sees no other tokens.
-void Session::constrain(Run& run) {
+void Session::constrain(Run& run, std::span<const Token> prompt) {
     const auto& grammar = run.params.grammar;
     if (!grammar) return;
     if (!grammar_ || grammar_->grammar() != grammar) {
@@ -124,6 +124,9 @@ void Session::constrain(Run& run) {
         grammar_drafts_.forget();
     }
     auto chain = std::make_unique<GrammarChain>(std::move(run.chain), grammar_, run.params.sampling);
+    if (!chain->begin(prompt.last(std::min(prompt.size(), static_cast<size_t>(run.params.written))))) {
+        throw Error("the text so far does not follow the grammar, or is all of it: leave the grammar out to go on");
+    }
     run.grammar = chain.get();
     run.emitted_state = chain->state();
     run.chain = std::move(chain);
@@ -140,7 +143,7 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
     run.stop = [&] { return user_poll && user_poll(); };
-    constrain(run);
+    constrain(run, prompt);
     run.out.prompt_tokens = static_cast<int>(prompt.size());
     run.out.accept = params.accept.kind;
     run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);

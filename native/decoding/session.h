@@ -28,6 +28,7 @@ struct GenerateParams {
     bool stop_loops = false;  // end where the text only repeats itself (LoopWatch)
     int logprobs = -1;        // likeliest tokens to report with each emitted one; 0: only that one; < 0: nothing
     std::shared_ptr<const Grammar> grammar{};  // that the answer follows; null: none
+    int written = 0;        // tokens at the end of the prompt that are the answer's beginning to the grammar
     bool watchdog = false;  // may decode plainly where drafts do not pay; when it does so depends on the clock
 };
 
@@ -136,7 +137,7 @@ class Session {
     struct Run;  // what one generate() call carries from step to step
 
     void check(std::span<const Token> prompt, const GenerateParams& params) const;
-    void constrain(Run& run);
+    void constrain(Run& run, std::span<const Token> prompt);
     bool prefill(std::span<const Token> prompt, Run& run, const OnPrompt& on_prompt);
     bool may_step(Run& run);
     void step(Run& run);
