@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding import figures
+from medusa_cli.decoding.forced_calls import WrittenCall
 from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.decoding.records import Generation, Piece
 from medusa_cli.decoding.runtime import Engine, OnPrompt
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 
 PROMPT_END = 48
 """Tokens at the end of a prompt that show whether the model thinks after it."""
-
-
-@dataclass(frozen=True)
-class WrittenCall:
-    """A call of a tool that an answer has to be. opening, closing: what is around the text that follows the grammar."""
-
-    opening: str
-    closing: str
-    structure: native.Grammar
 
 
 OnPieces = Callable[[list[Piece]], None]
