@@ -115,14 +115,19 @@ def forced_share(schema: Any, text: str) -> float:
     return forced / max(len(data), 1)
 
 
+def parser() -> argparse.ArgumentParser:
+    """Its command line."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("model")
+    found.add_argument("--count", type=int, default=100, help="letters")
+    found.add_argument("--max-tokens", type=int, default=200, help="of an answer")
+    found.add_argument("--verbose", action="store_true", help="show the answers")
+    return found
+
+
 def main() -> None:
     """Runs all letters and prints one line of figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--max-tokens", type=int, default=200)
-    parser.add_argument("--verbose", action="store_true")
-    asked = parser.parse_args()
+    asked = parser().parse_args()
     import jsonschema  # type: ignore[import-untyped]
 
     from medusa_cli.decoding import structure
