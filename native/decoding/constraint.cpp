@@ -95,32 +95,41 @@ void GrammarChain::apply_masked(std::span<const float> logits, std::vector<Candi
 
 // --- drafts
 
-const std::vector<Token>& GrammarDrafts::forced(TokenGrammar& grammar, int state, Token token) {
+const GrammarDrafts::Split& GrammarDrafts::forced(TokenGrammar& grammar, int state, Token token) {
     constexpr size_t most_known = 20'000, longest = 200;
     if (known_.size() > most_known) known_.clear();
     const uint64_t key = (static_cast<uint64_t>(static_cast<uint32_t>(state)) << 32) | static_cast<uint32_t>(token);
     const auto known = known_.find(key);
     if (known != known_.end()) return known->second;
-    std::vector<Token> tokens;
+    Split found;
     if (state >= 0) {
         const TokenGrammar::Forced text = grammar.forced(state, longest);
-        if (!text.text.empty()) tokens = split(grammar, text, token);
+        if (!text.text.empty()) found = split(grammar, text, token);
     }
-    return known_.emplace(key, std::move(tokens)).first->second;
+    return known_.emplace(key, std::move(found)).first->second;
 }
 
-// The tokenizer's split of the token and the text, without the token. The last one may become one with what follows, so
-// it is left out, unless nothing can follow.
-std::vector<Token> GrammarDrafts::split(TokenGrammar& grammar, const TokenGrammar::Forced& text, Token before) const {
-    const std::string& prefix = grammar.vocabulary().text(before);
-    std::vector<Token> tokens = vocabulary_.split(prefix + text.text);
-    if (!tokens.empty() && tokens.front() == before) {
-        tokens.erase(tokens.begin());
+// The tokenizer's split of the token and the text, without the token. The last one may become one with what follows, or
+// the model ends it earlier, where more than one token is likely.
+GrammarDrafts::Split GrammarDrafts::split(TokenGrammar& grammar, const TokenGrammar::Forced& text, Token before) const {
+    constexpr size_t most_ends = 2;
+    const VocabularyTrie& vocabulary = grammar.vocabulary();
+    Split out;
+    out.chain = vocabulary_.split(vocabulary.text(before) + text.text);
+    if (!out.chain.empty() && out.chain.front() == before) {
+        out.chain.erase(out.chain.begin());
     } else {
-        tokens = vocabulary_.split(text.text);
+        out.chain = vocabulary_.split(text.text);
     }
-    if (!tokens.empty() && !grammar.is_complete(text.state)) tokens.pop_back();
-    return tokens;
+    if (out.chain.empty() || grammar.is_complete(text.state)) return out;
+    out.ends.push_back(out.chain.back());
+    out.chain.pop_back();
+    const std::string last = vocabulary.text(out.ends.front());
+    for (size_t length = last.size(); length-- > 1 && out.ends.size() < most_ends;) {
+        const std::vector<Token> part = vocabulary_.split(last.substr(0, length));
+        if (part.size() == 1 && vocabulary.text(part[0]).size() == length) out.ends.push_back(part[0]);
+    }
+    return out;
 }
 
 void GrammarDrafts::shape(TokenGrammar& grammar, int state, int room, Draft& draft) {
@@ -173,17 +182,25 @@ void GrammarDrafts::extend(TokenGrammar& grammar, int room, Draft& draft) {
     constexpr double worth = 0.25;  // of the path
     const int root_state = states_[0];
     if (end != 0 && reached >= worth) {
-        add_chain(end, forced(grammar, states_[static_cast<size_t>(end)], draft.tokens[static_cast<size_t>(end)]), room,
-                  draft);
+        const auto at = static_cast<size_t>(end);
+        add_split(end, forced(grammar, states_[at], draft.tokens[at]), room, draft);
     }
-    add_chain(0, forced(grammar, root_state, draft.tokens[0]), room, draft);
+    add_split(0, forced(grammar, root_state, draft.tokens[0]), room, draft);
 }
 
-// Follows the nodes that carry the chain's tokens and hangs the rest of it below the last of them.
-void GrammarDrafts::add_chain(int node, std::span<const Token> chain, int room, Draft& draft) {
-    constexpr float certain = 0.9f;
-    size_t shared = 0;
-    for (; shared < chain.size(); ++shared) {
+void GrammarDrafts::add_split(int node, const Split& split, int room, Draft& draft) {
+    std::vector<Token> chain = split.chain;
+    add(node, chain, room, draft);
+    for (const Token token : split.ends) {
+        chain.push_back(token);
+        add(node, chain, room, draft);
+        chain.pop_back();
+    }
+}
+
+// The last node that carries the chain's tokens below a node, and how many do.
+int GrammarDrafts::followed(const Draft& draft, int node, std::span<const Token> chain, size_t& shared) {
+    for (shared = 0; shared < chain.size(); ++shared) {
         const auto& children = draft.tree->children(node);
         const auto same = std::find_if(children.begin(), children.end(), [&](int child) {
             return draft.tokens[static_cast<size_t>(child)] == chain[shared];
@@ -191,16 +208,23 @@ void GrammarDrafts::add_chain(int node, std::span<const Token> chain, int room, 
         if (same == children.end()) break;
         node = *same;
     }
+    return node;
+}
+
+// Hangs what is left of the chain below the last node that carries its tokens.
+void GrammarDrafts::add(int node, std::span<const Token> chain, int room, Draft& draft) {
+    constexpr float certain = 0.9f;
+    const int from_node = node;
+    size_t shared = 0;
+    node = followed(draft, node, chain, shared);
     chain = chain.subspan(shared);
-    const int most = std::min(room, most_.nodes);
-    const bool branches = !draft.tree->children(node).empty();
     if (chain.empty()) return;
-    if (branches && draft.tree->leaf_count() >= most_.leaves) {
+    if (!draft.tree->children(node).empty() && draft.tree->leaf_count() >= most_.leaves) {
         // A single path is followed: that of the forced text.
-        if (node != 0) return;
+        if (from_node != 0 || shared > 0) return;
         draft.set_root(draft.tokens[0]);
     }
-    const auto left = static_cast<size_t>(std::max(most - draft.tree->size(), 0));
+    const auto left = static_cast<size_t>(std::max(std::min(room, most_.nodes) - draft.tree->size(), 0));
     chain = chain.first(std::min(chain.size(), left));
     if (chain.empty()) return;
     // Nodes come in the order of their depth.
@@ -214,6 +238,11 @@ void GrammarDrafts::add_chain(int node, std::span<const Token> chain, int room, 
         draft.q.push_back(certain);
         node = added;
     }
+    arrange(parents, depths, draft);
+}
+
+// Puts the nodes in the order of their depth, as trees have them.
+void GrammarDrafts::arrange(const std::vector<int>& parents, const std::vector<int>& depths, Draft& draft) {
     std::vector<int> order(parents.size()), place(parents.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),

@@ -54,12 +54,17 @@ class GrammarDrafts {
     // most: of the trees that can be verified.
     GrammarDrafts(const Vocabulary& vocabulary, const TreeBounds& most) : vocabulary_(vocabulary), most_(most) {}
 
-    // The tokens that forced text after `token` (with the state behind it) is likely to be split into.
-    const std::vector<Token>& forced(TokenGrammar& grammar, int state, Token token);
+    // How forced text after `token` (with the state behind it) is likely to be split.
+    struct Split {
+        std::vector<Token> chain;
+        std::vector<Token>
+            ends;  // what may follow the chain: its last token, which may become one with more, or a part
+    };
+    const Split& forced(TokenGrammar& grammar, int state, Token token);
     // Whether forced text after a root makes a draft that no other drafter need add to.
     bool spelled_out(TokenGrammar& grammar, int state, Token root) {
         constexpr size_t enough = 4;
-        return forced(grammar, state, root).size() >= enough;
+        return forced(grammar, state, root).chain.size() >= enough;
     }
     // state: behind the root. room: most nodes. draft.tree stays valid until the next call.
     void shape(TokenGrammar& grammar, int state, int room, Draft& draft);
@@ -69,13 +74,16 @@ class GrammarDrafts {
   private:
     void prune(TokenGrammar& grammar, int state, Draft& draft);
     void extend(TokenGrammar& grammar, int room, Draft& draft);
-    void add_chain(int node, std::span<const Token> chain, int room, Draft& draft);
-    std::vector<Token> split(TokenGrammar& grammar, const TokenGrammar::Forced& text, Token before) const;
+    void add_split(int node, const Split& split, int room, Draft& draft);
+    void add(int node, std::span<const Token> chain, int room, Draft& draft);
+    void arrange(const std::vector<int>& parents, const std::vector<int>& depths, Draft& draft);
+    static int followed(const Draft& draft, int node, std::span<const Token> chain, size_t& shared);
+    Split split(TokenGrammar& grammar, const TokenGrammar::Forced& text, Token before) const;
 
     const Vocabulary& vocabulary_;
     TreeBounds most_;
-    std::unordered_map<uint64_t, std::vector<Token>> known_;  // by state and token
-    std::vector<int> states_;                                 // behind the nodes of the draft
+    std::unordered_map<uint64_t, Split> known_;  // by state and token
+    std::vector<int> states_;                    // behind the nodes of the draft
     Tree tree_;
 };
 
