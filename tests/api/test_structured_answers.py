@@ -73,7 +73,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
             ({"grammar": 'root ::= "a"', "accept": "nucleus", "temperature": 1.0}, "looks past"),
         ):
             with pytest.raises(MedusaError) as error:
-                opened.generate("Hi", **options)  # type: ignore[arg-type]
+                opened.generate("Hi", **options)
             assert says in str(error.value)
             assert "\n" not in str(error.value)
 
