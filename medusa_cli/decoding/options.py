@@ -289,7 +289,7 @@ class SamplingOptions:
         str | None,
         Option(
             "Answer with JSON that is valid by this JSON schema: a file, or the schema itself.",
-            metavar="FILE|JSON", common=True, chat="file of a JSON schema for the answers, off: none",
+            metavar="FILE|JSON", chat="file of a JSON schema for the answers, off: none",
         ),
     ] = None  # fmt: skip
     grammar: Annotated[

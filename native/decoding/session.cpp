@@ -270,9 +270,18 @@ bool Session::draft(Run& run, bool speculative) {
     const SamplingParams& sampling = run.params.sampling;
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
     const bool draws = run.params.accept.kind == AcceptKind::rejection && !sampling.is_greedy();
-    const DraftInput input{
-        cached_,        hidden, room,        shape_for(room), !speculative || spelled_out, draws ? &drawing : nullptr,
-        run.hidden_row, {},     !speculative};
+    const Allows allows = [&](std::span<const Token> path, Token token) {
+        TokenGrammar& grammar = run.grammar->grammar();
+        int state = run.grammar->state();
+        for (const Token one : path.subspan(1)) state = grammar.after(state, one);
+        return grammar.allows(state, token);
+    };
+    DraftInput input{cached_, hidden, room, shape_for(room)};
+    input.plain = !speculative || spelled_out;
+    input.drawing = draws ? &drawing : nullptr;
+    input.row = run.hidden_row;
+    input.allows = run.grammar && !draws ? &allows : nullptr;
+    input.rests = !speculative;
     try {
         drafter_->draft(input, draft_);
     } catch (const DraftsEnd& why) {
