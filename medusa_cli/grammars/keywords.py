@@ -68,7 +68,7 @@ def _wanted(name: str, value: Any) -> str:
         "multipleOf": (is_number(value) and value > 0, "a number above 0"),
     }
     checks |= dict.fromkeys(("anyOf", "oneOf", "allOf"), (isinstance(value, list) and bool(value), "a list of schemas"))
-    checks |= dict.fromkeys(OF_TYPE["number"][:4], (is_number(value), "a number"))
+    checks |= dict.fromkeys(OF_TYPE["number"][:4], (is_number(value), "a number of a size from 1e-15 to 1e15"))
     fits, wanted = checks.get(name, (True, ""))
     return "" if fits else wanted
 

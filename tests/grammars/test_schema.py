@@ -200,7 +200,7 @@ def test_any_object() -> None:
         ({"type": "string", "pattern": "a(b"}, "a parenthesis is not closed"),
         ({"type": "string", "pattern": "^a+$", "maxLength": 3}, "lengths beside 'pattern'"),
         ({"type": "string", "maxLength": -1}, "'maxLength' takes a whole number"),
-        ({"type": "number", "minimum": "1"}, "'minimum' takes a number, not text"),
+        ({"type": "number", "minimum": "1"}, "'minimum' takes a number of a size from 1e-15 to 1e15, not text"),
         ({"type": "number", "multipleOf": 0.3}, "'multipleOf' 0.3 cannot be enforced"),
         ({"enum": []}, "'enum' takes a list of values"),
         ({"type": "object", "minProperties": 3}, "'minProperties' above 1"),
