@@ -103,8 +103,11 @@ const GrammarDrafts::Split& GrammarDrafts::forced(TokenGrammar& grammar, int sta
     if (known != known_.end()) return known->second;
     Split found;
     if (state >= 0) {
-        const TokenGrammar::Forced text = grammar.forced(state, longest);
-        if (!text.text.empty()) found = split(grammar, text, token);
+        try {
+            const TokenGrammar::Forced text = grammar.forced(state, longest);
+            if (!text.text.empty()) found = split(grammar, text, token);
+        } catch (const GrammarLimit&) {
+        }
     }
     return known_.emplace(key, std::move(found)).first->second;
 }
@@ -136,8 +139,22 @@ void GrammarDrafts::shape(TokenGrammar& grammar, int state, int room, Draft& dra
     // Which drawn drafts there are, and which beside them, must not depend on their tokens; and a drafter that hides
     // nodes wants to find its own tree again.
     if (std::find(draft.drawn.begin(), draft.drawn.end(), true) != draft.drawn.end() || draft.tree->hides()) return;
-    prune(grammar, state, draft);
-    extend(grammar, room, draft);
+    const Token root = draft.tokens[0];
+    try {
+        prune(grammar, state, draft);
+        extend(grammar, room, draft);
+    } catch (const GrammarLimit&) {
+        draft.set_root(root);
+    }
+}
+
+bool GrammarDrafts::allows(TokenGrammar& grammar, int state, std::span<const Token> path, Token token) {
+    try {
+        for (const Token one : path) state = grammar.after(state, one);
+        return grammar.allows(state, token);
+    } catch (const GrammarLimit&) {
+        return false;
+    }
 }
 
 void GrammarDrafts::prune(TokenGrammar& grammar, int state, Draft& draft) {

@@ -66,6 +66,9 @@ class GrammarDrafts {
         constexpr size_t enough = 4;
         return forced(grammar, state, root).chain.size() >= enough;
     }
+    // Whether a token may follow a path. Like all about drafts, false rather than an error where that is too much work:
+    // plain decoding would not ask.
+    static bool allows(TokenGrammar& grammar, int state, std::span<const Token> path, Token token);
     // state: behind the root. room: most nodes. draft.tree stays valid until the next call.
     void shape(TokenGrammar& grammar, int state, int room, Draft& draft);
     // Another grammar: states have other numbers.

@@ -119,7 +119,8 @@ void Session::check(std::span<const Token> prompt, const GenerateParams& params)
 void Session::constrain(Run& run, std::span<const Token> prompt) {
     const auto& grammar = run.params.grammar;
     if (!grammar) return;
-    if (!grammar_ || grammar_->grammar() != grammar) {
+    // The states of earlier answers are let go before they could take the room that this one needs.
+    if (!grammar_ || grammar_->grammar() != grammar || grammar_->is_half_full()) {
         grammar_ = std::make_shared<TokenGrammar>(grammar, vocabulary_->trie(target_->vocab_size()));
         grammar_drafts_.forget();
     }
@@ -271,10 +272,7 @@ bool Session::draft(Run& run, bool speculative) {
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
     const bool draws = run.params.accept.kind == AcceptKind::rejection && !sampling.is_greedy();
     const Allows allows = [&](std::span<const Token> path, Token token) {
-        TokenGrammar& grammar = run.grammar->grammar();
-        int state = run.grammar->state();
-        for (const Token one : path.subspan(1)) state = grammar.after(state, one);
-        return grammar.allows(state, token);
+        return GrammarDrafts::allows(run.grammar->grammar(), run.grammar->state(), path.subspan(1), token);
     };
     DraftInput input{cached_, hidden, room, shape_for(room)};
     input.plain = !speculative || spelled_out;

@@ -81,6 +81,9 @@ class TokenGrammar {
     };
     Forced forced(int state, size_t most);
 
+    // Whether its states take half of the memory that they may take.
+    bool is_half_full() const { return states_.bytes() > GrammarStates::most_bytes / 2; }
+
     const VocabularyTrie& vocabulary() const { return *vocabulary_; }
     const std::shared_ptr<const Grammar>& grammar() const { return grammar_; }
     size_t masks_built() const { return masks_built_; }

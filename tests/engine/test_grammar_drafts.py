@@ -173,3 +173,16 @@ def test_rules_that_look_past_the_grammar_are_refused() -> None:
             fake.generate(PROMPT, sampling=warm, accept=accept, grammar=grammar)
     with pytest.raises(native.NativeError, match="where an answer ends"):
         fake.generate(PROMPT, ignore_eos=True, grammar=grammar)
+
+
+@pytest.mark.parametrize("drafter", ["chain", "all"])
+def test_a_grammar_that_is_too_much_ends_the_answer_with_an_error(drafter: str) -> None:
+    too_much = native.Grammar("root ::= " + " ".join(['[A-D]? "E"?'] * 8000) + " [A-E]{400}")
+    session = session_of(drafter)
+    for _ in range(2):
+        with pytest.raises(native.NativeError, match="too ambiguous"):
+            session.generate(PROMPT, max_tokens=400, grammar=too_much)
+    assert session.last is not None
+    assert session.last.text
+    grammar = native.Grammar(GRAMMARS["skeleton"])
+    assert follows(GRAMMARS["skeleton"], session.generate(PROMPT, grammar=grammar).text)
