@@ -70,6 +70,9 @@ class Tree:
     @property
     def parents(self) -> list[int]: ...
 
+class Grammar:
+    def __init__(self, gbnf: str) -> None: ...
+
 class Model:
     def __init__(
         self,
@@ -279,6 +282,8 @@ class Session:
         stop_loops: bool = False,
         logprobs: int = -1,
         watchdog: bool = False,
+        grammar: Grammar | None = None,
+        written: int = 0,
         cancellation: Cancellation | None = None,
         on_step: Callable[[list[Piece]], None] | None = None,
         on_prompt: Callable[[int, int], None] | None = None,

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from medusa_cli.decoding import settings
+from medusa_cli.decoding import settings, structure
 from medusa_cli.decoding.fields import check_text, fields
 from medusa_cli.decoding.options import (
     GENERATE_TEMPERATURE,
@@ -53,6 +53,8 @@ def answer_settings(given: Mapping[str, Any], model: ModelSampling = settings.NO
     Defaults are the model's own, else those of `medusa generate`: the most likely text.
     """
     _check_names(given, ANSWER_NAMES)
+    if given.get("json_schema") is not None:
+        given = {**given, "json_schema": structure.schema_text(given["json_schema"])}
     sampling, draft = _group(SamplingOptions, given), _group(DraftOptions, given)
     with in_python_names():
         return settings.from_options(sampling, draft, GENERATE_TEMPERATURE, model)

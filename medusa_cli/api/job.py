@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from medusa_cli.api.answer import Answer, Piece
 from medusa_cli.api.arguments import Tools, in_python_names, schemas_of
 from medusa_cli.decoding.answering import Answering, Cancellation, OnPieces
+from medusa_cli.decoding.forced_calls import written_call
 
 if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine, OnPrompt
@@ -101,14 +102,19 @@ class Job:
         raw: bool = False,
         tools: Tools | None = None,
         one_call: bool = False,
+        choice: str | None = None,
     ) -> None:
         """on_end gets the tokens that are cached at the end. left_out: how many messages are missing from `tokens`.
         raw: the answer is not divided into parts. tools: what it may call. one_call: it ends with the first call.
+        choice: the tool that it has to call, "" for any of them; None: it need not.
 
         MedusaError if the engine cannot answer that.
         """
         with in_python_names():
             engine.check(tokens, settings)
+            self._call = None
+            if choice is not None:
+                self._call = written_call(engine.model.chat_template, tools or (), choice)
         self.seed = settings.pick_seed()
         self._engine = engine
         self._turns = turns
@@ -146,6 +152,7 @@ class Job:
             raw=self._raw,
             tools=self._tools,
             one_call=self._one_call,
+            call=self._call,
             on_step=on_step,
             on_prompt=on_prompt,
             cancellation=self._cancellation,

@@ -158,13 +158,20 @@ class Session:
         return self._job(tokens, chosen, left_out, raw, tools)
 
     def job_of_tokens(
-        self, tokens: list[int], tools: Tools | None, raw: bool, options: Mapping[str, Any], one_call: bool = False
+        self,
+        tokens: list[int],
+        tools: Tools | None,
+        raw: bool,
+        options: Mapping[str, Any],
+        one_call: bool = False,
+        choice: str | None = None,
     ) -> Job:
         """The same for a prompt that is tokens. raw: it did not come out of the model's chat template.
 
-        one_call: the answer ends with its first call.
+        one_call: the answer ends with its first call. choice: the tool that it calls, "" for any.
         """
-        return self._job(tokens, arguments.answer_settings(options, self._open().sampling), 0, raw, tools, one_call)
+        chosen = arguments.answer_settings(options, self._open().sampling)
+        return self._job(tokens, chosen, 0, raw, tools, one_call, choice)
 
     def _job(
         self,
@@ -174,8 +181,9 @@ class Session:
         raw: bool,
         tools: Tools | None,
         one_call: bool = False,
+        choice: str | None = None,
     ) -> Job:
-        return Job(self, self._open(), self._turns, tokens, chosen, self._keep, left_out, raw, tools, one_call)
+        return Job(self, self._open(), self._turns, tokens, chosen, self._keep, left_out, raw, tools, one_call, choice)
 
     def _keep(self, cached: list[int]) -> None:
         self._cached = cached

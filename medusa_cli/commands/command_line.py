@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from medusa_cli.decoding import structure
 from medusa_cli.decoding.fields import Field, fields
 from medusa_cli.decoding.options import DraftOptions, EngineOptions, SamplingOptions
 from medusa_cli.models.completion import complete_models
@@ -137,6 +138,8 @@ def _taken(field: Field, value: Any) -> Any:
         return value
     if field.is_number and not field.holds(value):
         raise typer.BadParameter(f"{value} is not {field.wanted}", param_hint=field.long)
+    if field.name in structure.NAMES:
+        return structure.read(field.name, value)
     if field.name != "logit_bias":
         return value
     try:

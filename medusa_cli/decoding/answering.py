@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding import figures
+from medusa_cli.decoding.forced_calls import WrittenCall
 from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.decoding.records import Generation, Piece
 from medusa_cli.decoding.runtime import Engine, OnPrompt
@@ -68,13 +69,17 @@ class _Run:
 
 CLOSED = "closed"
 """Why a run ended: the thinking had as many tokens as it may have."""
+BEGINS = "begins"
+"""Why a run ended: the answer begins, which has to follow a grammar."""
 
 
 class Answering:
     """Answers once. Where a limit cuts the thinking short, its end is written and becomes part of a second prompt.
 
+    A grammar holds for the answer, not for the thinking: where the one ends and the other begins, a further run does.
+
     raw: what the model writes is not divided. tools: those that it may call, with the schemas of their arguments.
-    one_call: the answer ends with the first call.
+    one_call: the answer ends with the first call. call: the answer is this call.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Answering:
         raw: bool = False,
         tools: Schemas | None = None,
         one_call: bool = False,
+        call: WrittenCall | None = None,
         on_step: OnPieces | None = None,
         on_prompt: OnPrompt | None = None,
         cancellation: Cancellation | None = None,
@@ -97,6 +103,10 @@ class Answering:
         self._cancellation = cancellation or Cancellation()
         self._pieces: list[Piece] = []
         self._tokens: list[int] = []
+        self._call = call
+        self._structure = settings.structure if call is None else call.structure
+        self._follows = False  # whether this run follows the grammar
+        self._is_free = True  # whether the answer may begin with thinking
         self._called = False  # the one call that there may be
         self._thought = 0
         self._written = 0  # tokens of what ended the thinking
@@ -105,16 +115,21 @@ class Answering:
 
     def run(self, prompt: Sequence[int], begun: Sequence[int] = ()) -> Generation:
         """The answer to a prompt; begun: tokens that it already has. MedusaError as from Engine.check()."""
-        end = self._engine.model.detokenize(prompt[-PROMPT_END:], special=True) if self._grammar.marks else ""
-        # Within the thinking, texts that stop an answer do not: so the engine must not look for them.
-        stop = self._settings.stop if self._grammar.marks else ()
-        self._splitter = Splitter(self._grammar, end, stop, self._tools)
-        for token in begun:
-            self._splitter.feed(self._engine.model.detokenize([token]), token)
-        whole = [*prompt, *begun]
-        reason = self._go(whole, self._settings.max_tokens, self._seed)
-        if reason == CLOSED:
-            reason = "cancelled" if self._cancellation.requested else self._after_thinking(whole)
+        self._prompt = [*prompt, *begun]
+        self._so_far = list(self._prompt)
+        self._splitter = self._new_splitter()
+        answered = self._reread(begun, len(prompt))
+        reason = self._next_run(self._seed, answered)
+        # A mark that is written in the model's place need not be where the answer begins.
+        while reason in (CLOSED, BEGINS):
+            if self._cancellation.requested:
+                reason = "cancelled"
+                break
+            if reason == CLOSED:
+                self._after_thinking()
+            reason = self._next_run((self._seed + len(self._runs)) % (MAX_SEED + 1))
+        if self._call is not None and reason == "eos":
+            self._write(self._call.closing)
         rest = Parts() if self._called else self._few(self._splitter.finish())
         if rest != Parts():
             self._tell([Piece.left(rest)])
@@ -122,17 +137,45 @@ class Answering:
         assert found is not None
         return found
 
-    def _go(self, prompt: list[int], most: int, seed: int) -> str:
-        """One run of the engine; why it ended."""
+    def _new_splitter(self) -> Splitter:
+        end = self._engine.model.detokenize(self._prompt[-PROMPT_END:], special=True) if self._grammar.marks else ""
+        # Within the thinking, texts that stop an answer do not: so the engine must not look for them.
+        return Splitter(self._grammar, end, self._settings.stop if self._grammar.marks else (), self._tools)
+
+    def _reread(self, begun: Sequence[int], at: int) -> int:
+        """Takes what there is of an answer, behind the prompt; how many tokens of it are not its thinking."""
+        if begun and self._grammar.marks:
+            end = self._engine.model.detokenize(self._prompt[max(at - PROMPT_END, 0) : at], special=True)
+            self._splitter = Splitter(self._grammar, end, self._settings.stop, self._tools)
+        answered = 0
+        for token in begun:
+            answered += self._splitter.answering
+            self._splitter.feed(self._engine.model.detokenize([token]), token)
+        return answered
+
+    def _next_run(self, seed: int, answered: int = 0) -> str:
+        """One run of the engine, where there is room for it; why it ended. answered: tokens of the answer there are."""
+        most = self._settings.max_tokens
+        if self._tokens and most >= 0 and (most := most - len(self._tokens)) <= 0:
+            return "length"
+        self._follows = self._structure is not None and (self._splitter.answering or not self._is_free)
+        if self._follows and self._call is not None:
+            self._write(self._call.opening)
+        if self._runs and len(self._so_far) >= self._engine.n_ctx:
+            return "context_full"
+        return self._go(list(self._so_far), most, seed, answered)
+
+    def _go(self, prompt: list[int], most: int, seed: int, answered: int) -> str:
         settings = dataclasses.replace(self._settings, max_tokens=most)
         settings.stop = () if self._grammar.marks else settings.stop
         run = _Run()
         self._runs.append(run)
         self._ended = ""
+        told: dict[str, Any] = {"structure": self._structure, "written": answered} if self._follows else {}
         try:
             with self._cancellation.of_run() as of_run:
                 run.done = self._engine.generate(
-                    prompt, settings, seed, self._take, cancellation=of_run, on_prompt=self._on_prompt
+                    prompt, settings, seed, self._take, cancellation=of_run, on_prompt=self._on_prompt, **told
                 )
         except BaseException:
             if run.steps:  # else the engine may not have begun: its last answer could be the one before
@@ -140,22 +183,28 @@ class Answering:
             raise
         return self._ended or run.done.stop_reason
 
-    def _after_thinking(self, prompt: list[int]) -> str:
-        """Writes the end of the thinking, and lets the model go on."""
+    def _after_thinking(self) -> None:
+        """Writes the end of the thinking, so that the model goes on."""
         assert self._grammar.marks is not None
         ending = self._grammar.marks.ending(tools=bool(self._tools))
         left = self._splitter.end_thinking(ending).thinking
+        self._tell([Piece("", None, False, thinking=left, written=tuple(self._add(ending)))])
+
+    def _write(self, text: str) -> None:
+        """Adds a text to the answer in the model's place."""
+        parts, written = Parts(), self._add(text)
+        for token in written:
+            parts += self._few(self._splitter.feed(self._engine.model.detokenize([token]), token))
+        self._tell([dataclasses.replace(Piece.left(parts), written=tuple(written))])
+
+    def _add(self, text: str) -> list[int]:
+        """The tokens of a text, which the model gets."""
         # Alone, some tokenizers would put a space in front of it.
-        known, whole = (self._engine.model.tokenize(text, add_special=False) for text in ("x", f"x{ending}"))
+        known, whole = (self._engine.model.tokenize(one, add_special=False) for one in ("x", f"x{text}"))
         written = whole[len(known) :]
-        self._tell([Piece("", None, False, thinking=left, written=tuple(written))])
-        self._written, prompt = len(written), [*prompt, *self._tokens, *written]
-        most = self._settings.max_tokens
-        if most >= 0 and (most := most - len(self._tokens)) <= 0:
-            return "length"
-        if len(prompt) >= self._engine.n_ctx:
-            return "context_full"
-        return self._go(prompt, most, (self._seed + 1) % (MAX_SEED + 1))
+        self._written += len(written)
+        self._so_far += written
+        return written
 
     def _take(self, found: Sequence[native.Piece]) -> None:
         """The pieces of one step."""
@@ -166,19 +215,38 @@ class Answering:
                 break
             thought = self._splitter.thinking
             parts = self._few(self._splitter.feed(one.text, one.token))
+            if self._begins() and parts.text:
+                self._begin_again(one.text, parts.text)
+                break
             thought = thought or self._splitter.thinking
             taken.append(Piece.of(one, parts, thought))
             if one.token >= 0:
                 self._tokens.append(one.token)
+                self._so_far.append(one.token)
                 self._thought += thought
             if self._splitter.stopped or (self._one_call and parts.calls):
                 self._ended = "stop"
             elif self._splitter.thinking and self._thought == self._settings.think:
                 self._ended = CLOSED
-        run.steps.append((len(self._tokens) - before, was_thinking))
+            elif self._begins():
+                self._ended = BEGINS
+        run.steps.append((max(len(self._tokens) - before, 0), was_thinking))
         if self._ended:
             self._cancellation.end_run()
         self._tell(taken)
+
+    def _begins(self) -> bool:
+        """Whether a grammar holds from here on."""
+        return self._structure is not None and not self._follows and self._splitter.answering
+
+    def _begin_again(self, token: str, answer: str) -> None:
+        """The answer has begun before the grammar held: what there is of it is left out."""
+        self._ended = BEGINS
+        if self._thought:
+            self._add(token.removesuffix(answer))
+            return
+        self._is_free = False
+        self._splitter, self._so_far, self._tokens = self._new_splitter(), list(self._prompt), []
 
     def _few(self, parts: Parts) -> Parts:
         """Without the calls after the first one, if there may be only one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from medusa_cli.decoding.fields import Option
 
@@ -285,6 +285,21 @@ class SamplingOptions:
             chat="low, medium or high, if the model has such levels",
         ),
     ] = None  # fmt: skip
+    json_schema: Annotated[
+        str | None,
+        Option(
+            "Answer with JSON that is valid by this JSON schema: a file, or the schema itself.",
+            metavar="FILE|JSON", chat="file of a JSON schema for the answers, off: none",
+        ),
+    ] = None  # fmt: skip
+    grammar: Annotated[
+        str | None,
+        Option(
+            "Answer as the grammar in this file allows (GBNF, as in llama.cpp).",
+            metavar="FILE", chat="file of a grammar for the answers, off: none",
+            request="Beyond OpenAI: a grammar (GBNF) that the answer follows.",
+        ),
+    ] = None  # fmt: skip
     logprobs: Annotated[
         int | None,
         Option("How many of the likeliest tokens each piece tells beside its own.", low=0, high=100, only_python=True),
@@ -332,6 +347,8 @@ class AnswerArguments(TypedDict, total=False):
     thinking: bool | None
     think: int
     reasoning_effort: str | None
+    json_schema: str | Mapping[str, Any] | type | None
+    grammar: str | None
     logprobs: int | None
     accept: str | None
     epsilon: float | None

@@ -117,10 +117,14 @@ class Engine:
         on_step: OnStep | None,
         cancellation: native.Cancellation | None = None,
         on_prompt: OnPrompt | None = None,
+        structure: native.Grammar | None = None,
+        written: int = 0,
     ) -> native.Generation:
-        """Decodes after `prompt` (token ids) until a stop. MedusaError as from check()."""
+        """Decodes after `prompt` (token ids) until a stop. MedusaError as from check().
+
+        structure: the grammar that the answer follows, of which the prompt's last `written` tokens are the beginning.
+        """
         self.check(prompt, settings)
-        told = {} if settings.logprobs is None else {"logprobs": settings.logprobs}
         return self.session.generate(
             prompt,
             max_tokens=settings.max_tokens,
@@ -133,7 +137,9 @@ class Engine:
             cancellation=cancellation,
             on_step=on_step,
             on_prompt=on_prompt,
-            **told,
+            grammar=structure,
+            written=written,
+            logprobs=-1 if settings.logprobs is None else settings.logprobs,
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from medusa_cli.decoding import structure
 from medusa_cli.decoding.fields import Field, fields
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions
 from medusa_cli.decoding.thinking import Thinking
@@ -111,6 +112,11 @@ class Settings(SamplingOptions):
         """What the chat template is told."""
         return Thinking(False if self.think == 0 else self.thinking, self.reasoning_effort)
 
+    @property
+    def structure(self) -> native.Grammar | None:
+        """What the answer follows; None: nothing. MedusaError or NativeError, one line, for what cannot be."""
+        return structure.grammar(self.json_schema, self.grammar)
+
     def pick_seed(self) -> int:
         """The fixed seed, or a new random one."""
         return secrets.randbelow(MAX_SEED + 1) if self.seed is None else self.seed
@@ -193,6 +199,7 @@ def from_options(
         raise WrongOption("think", "the thinking is off: leave {no_thinking} or {think} out")
     if any(not text for text in sampling.stop or []):
         raise WrongOption("stop", "an empty text would stop every answer at once")
+    _check_structure(sampling, draft)
     values = {
         **vars(sampling),
         "temperature": temperature,
@@ -209,6 +216,20 @@ def from_options(
             delta=published_delta(draft.epsilon) if draft.as_published and draft.delta is None else draft.delta,
         ),
     )
+
+
+def _check_structure(sampling: SamplingOptions, draft: DraftOptions) -> None:
+    """WrongOption for what contradicts a schema or grammar; MedusaError or NativeError for one that cannot be."""
+    asked = [name for name in structure.NAMES if getattr(sampling, name) is not None]
+    if not asked:
+        return
+    if len(asked) > 1:
+        raise WrongOption("grammar", "a schema is a grammar already: leave {json_schema} or {grammar} out")
+    if sampling.ignore_eos:
+        raise WrongOption("ignore_eos", "{asked} says where an answer ends: leave {ignore_eos} out", asked=asked[0])
+    if draft.accept is AcceptKind.nucleus or draft.as_published:
+        raise WrongOption("accept", "this rule looks past a schema or grammar: use exact or typical")
+    structure.grammar(sampling.json_schema, sampling.grammar)
 
 
 def _filled(asked: SamplingOptions, draft: DraftOptions, model: ModelSampling) -> SamplingOptions:
@@ -292,6 +313,8 @@ def show(settings: Settings, name: str) -> str:
     if name == ACCEPT:
         return settings.accept_kind
     value = getattr(settings, PARAMETERS[name].name)
+    if PARAMETERS[name].name in structure.NAMES:
+        return SWITCH[value is None]
     if value is None:
         return "random" if name == "seed" else "default"
     if isinstance(value, bool):
@@ -310,7 +333,10 @@ def changed(settings: Settings, name: str, text: str) -> Settings:
     value = _parsed(parameter, name, text)
     origins = {**settings.origins, parameter.name: ASKED}
     changes: dict[str, Any] = {parameter.name: value, "origins": origins}
+    if parameter.name in structure.NAMES:
+        changes |= {other: None for other in structure.NAMES if other != parameter.name}
     result = dataclasses.replace(settings, **changes)
+    _check_structure(result, DraftOptions())
     if name == "epsilon" and result.as_published:
         result.delta = published_delta(result.epsilon)
     warm = not result.greedy
@@ -321,6 +347,8 @@ def changed(settings: Settings, name: str, text: str) -> Settings:
 
 def _parsed(parameter: Field, name: str, text: str) -> Any:
     """A value as `/set` has it. MedusaError says what is allowed."""
+    if parameter.name in structure.NAMES:
+        return None if text == SWITCH[1] else structure.read(parameter.name, text)
     if not parameter.is_number:
         words = SWITCH if parameter.kind is bool else [one.value for one in parameter.kind]
         if text not in words:

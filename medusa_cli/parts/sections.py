@@ -30,6 +30,10 @@ class Sections(Protocol):
     thinking: bool
     """Whether what comes next is thinking, as far as one knows."""
 
+    @property
+    def answering(self) -> bool:
+        """Whether what comes next is the answer: no thinking, no mark, no arguments of a tool."""
+
     def feed(self, text: str) -> list[Section]:
         """What is certain after a further piece."""
 
@@ -51,6 +55,7 @@ class Undivided:
     """A model that does not think."""
 
     thinking = False
+    answering = True
 
     def feed(self, text: str) -> list[Section]:
         return [Section(text)] if text else []
@@ -72,9 +77,14 @@ class ThinkingFirst:
         self._opens, self._closes = marks.written(marks.opens) + marks.kind, marks.written(marks.closes)
         self.thinking = marks.is_open(prompt)
         self._undecided = not self.thinking
+        self._has_thought = prompt.rstrip().endswith(marks.closes)  # or was kept from it
         self._between = self.thinking  # the white space before or after a thinking
         self._held = ""
         self._last = ""
+
+    @property
+    def answering(self) -> bool:
+        return not self.thinking and (not self._undecided or self._has_thought)
 
     def feed(self, text: str) -> list[Section]:
         self._held += text
@@ -161,6 +171,10 @@ class ChannelSections:
         if start:
             self.feed(self._marked(after))
         self._of_prompt = self._header or ""
+
+    @property
+    def answering(self) -> bool:
+        return self._header is None and not self.thinking and not self._tool
 
     def feed(self, text: str) -> list[Section]:
         self._held += text

@@ -55,6 +55,11 @@ class Splitter:
         """Whether what comes next is thinking."""
         return self._sections.thinking
 
+    @property
+    def answering(self) -> bool:
+        """Whether what comes next is the answer."""
+        return self._sections.answering
+
     def feed(self, text: str, token: int = -1) -> Parts:
         """The parts that are certain after a further token. text: what it wrote."""
         if (mark := self._grammar.names.get(token)) is not None:

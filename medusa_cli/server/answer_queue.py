@@ -18,7 +18,7 @@ class Job(Task):
     """One answer. Its events: how far the prompt is read, lists of pieces, then the answer, or what ended it.
 
     left_out: how many messages are missing from the prompt. tools: what may be called. raw: the prompt did not come out
-    of the chat template. one_call: the answer ends with the first call.
+    of the chat template. one_call: the answer ends with the first call. choice: the tool to call, "" for any.
     """
 
     prompt: list[int]
@@ -27,6 +27,7 @@ class Job(Task):
     tools: Tools = ()
     raw: bool = False
     one_call: bool = False
+    choice: str | None = None
 
 
 class AnswerQueue(EngineQueue[Job, Answer]):
@@ -48,7 +49,7 @@ class AnswerQueue(EngineQueue[Job, Answer]):
 
     def _result(self, job: Job) -> Answer:
         session = self._pool.take(job.prompt, job.client)
-        work = job.work = session.job_of_tokens(job.prompt, job.tools, job.raw, job.options, job.one_call)
+        work = job.work = session.job_of_tokens(job.prompt, job.tools, job.raw, job.options, job.one_call, job.choice)
         if job.dropped:  # since this began
             work.cancel()
         answer = work.run(

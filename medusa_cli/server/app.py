@@ -90,12 +90,14 @@ class Server:
     async def answer(self, body: ChatRequest | TextRequest, shape: Shape, request: Request) -> Response:
         """The answer to a request, whole or streamed, once its turn has come. ApiError for what cannot be answered."""
         options = asks.options_for(body, self.defaults, self.engine)
+        await asks.check_structure(body, options, self.engine)
         client = client_of(request.client.host if request.client else "")
         tokens, left_out = await self._prompts.tokens_of(body, options)
         tools = asks.offered(body) if isinstance(body, ChatRequest) else []
         is_raw = isinstance(body, TextRequest)
         one_call = not is_raw and body.parallel_tool_calls is False
-        job = Job(client, tokens, options, left_out, tools, is_raw, one_call)
+        choice = None if is_raw else body.forced_tool
+        job = Job(client, tokens, options, left_out, tools, is_raw, one_call, choice)
         shape.prompt_tokens = len(tokens)
         self.queue.submit(job)
         if body.stream:

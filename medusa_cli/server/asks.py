@@ -11,12 +11,16 @@ from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 
+from medusa_cli.api.arguments import in_python_names
 from medusa_cli.api.model import Model
+from medusa_cli.decoding import structure
+from medusa_cli.decoding.forced_calls import written_call
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
 from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.decoding.shortening import INSTRUCTIONS, MessageTooLong
 from medusa_cli.decoding.thinking import REMEMBERED, Thinking
+from medusa_cli.grammars.schema import any_object
 from medusa_cli.parts.call_formats import knows_tools
 from medusa_cli.parts.call_stream import written
 from medusa_cli.server.errors import wrong
@@ -63,10 +67,39 @@ def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
         options["think"] = -1
         if request.think is not None:
             options["thinking"], options["think"] = None, request.think
+    if any(structured := _structure(request)):
+        options.pop("json_schema", None), options.pop("grammar", None)
+        options |= given(json_schema=structured[0], grammar=structured[1])
+    elif isinstance(request, ChatRequest) and (request.forced_tool is not None or request.response_format is not None):
+        options.pop("json_schema", None), options.pop("grammar", None)
     rule, warm = options.get("accept"), not is_greedy(options["temperature"])
     if rule == AcceptKind.greedy.value if warm else needs_temperature(rule):
         del options["accept"]
     return options
+
+
+def _structure(request: Sampled) -> tuple[str | None, str | None]:
+    """The JSON schema that an answer follows, or the grammar."""
+    form = request.response_format if isinstance(request, ChatRequest) else None
+    if form is None or form.type == "text":
+        return None, request.grammar
+    if form.json_schema is None:
+        return None, any_object()
+    return json.dumps(form.json_schema.schema_), None
+
+
+async def check_structure(request: ChatRequest | TextRequest, options: Options, engine: Model) -> None:
+    """ApiError 400 for a schema, grammar or tool that cannot be enforced. Compiled once, it is known to the engine."""
+    tool = request.forced_tool if isinstance(request, ChatRequest) else None
+    is_schema = "json_schema" in options
+    try:
+        with in_python_names():
+            if tool is not None and isinstance(request, ChatRequest):
+                await run_in_threadpool(written_call, engine.chat_template, offered(request), tool)
+            await run_in_threadpool(structure.grammar, options.get("json_schema"), options.get("grammar"))
+    except MedusaError as error:
+        param = "tool_choice" if tool is not None else "response_format" if is_schema else "grammar"
+        raise wrong(describe(error), param) from error
 
 
 def _thinking(request: Sampled) -> Options:

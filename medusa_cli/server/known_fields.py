@@ -82,6 +82,8 @@ INSTEAD = {
     "random_seed": "seed",
     "stop_sequences": "stop",
     "functions": "tools",
+    **dict.fromkeys(("json_schema", "guided_json", "structured_outputs"), "response_format"),
+    **dict.fromkeys(("guided_grammar", "ebnf"), "grammar"),
     "function_call": "tool_choice",
 }
 """What requests for completions have in place of some of them."""

@@ -75,8 +75,21 @@ class Tool(Strict):
 
 
 class Choice(Strict):
-    type: Literal["auto", "none"] = Field(description="Forcing a tool call is not supported.")
+    type: Literal["auto", "none", "any", "tool"]
+    name: str | None = None
     disable_parallel_tool_use: bool | None = None
+
+    @model_validator(mode="after")
+    def _is_named(self) -> Choice:
+        if (self.type == "tool") != (self.name is not None):
+            raise ValueError("name goes with the type tool, and only with that")
+        return self
+
+    def chat(self) -> Any:
+        """The same as `tool_choice` of a chat completion."""
+        if self.type == "tool":
+            return {"type": "function", "function": {"name": self.name}}
+        return "required" if self.type == "any" else self.type
 
 
 class ThinkingConfig(Strict):
@@ -90,9 +103,18 @@ class ThinkingConfig(Strict):
         return self
 
 
+class OutputFormat(Strict):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+    def chat(self) -> dict[str, Any]:
+        """The same as `response_format` of a chat completion."""
+        return {"type": "json_schema", "json_schema": {"schema": self.schema_}}
+
+
 class OutputConfig(Strict):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: None = Field(None, description="Only text is supported.")
+    format: OutputFormat | None = None
     task_budget: None = None
 
 
@@ -127,7 +149,7 @@ class CountRequest(Body):
             }
             for tool in self.tools or []
         ]
-        thinking, choice = self.thinking, self.tool_choice
+        thinking, choice, output = self.thinking, self.tool_choice, self.output_config
         told: dict[str, Any] = {}
         if thinking is not None and thinking.type != "adaptive":
             told = {"thinking": thinking.type == "enabled", "think": thinking.budget_tokens}
@@ -137,7 +159,8 @@ class CountRequest(Body):
             {
                 "messages": [*system, *(message for turn in self.messages for message in _messages(turn))],
                 "tools": tools or None,
-                "tool_choice": choice.type if choice else None,
+                "tool_choice": choice.chat() if choice else None,
+                "response_format": output.format.chat() if output and output.format else None,
                 "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
                 **told,
                 **more,

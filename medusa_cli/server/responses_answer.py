@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from medusa_cli.api.answer import Answer, CallPiece, Piece
 from medusa_cli.api.model import Model
 from medusa_cli.server.answers import Shape, counters
@@ -33,12 +35,12 @@ class ResponsesShape(Shape):
             "instructions": request.instructions,
             "metadata": request.metadata or {},
             "tools": [tool.model_dump() for tool in request.tools or []],
-            "tool_choice": request.tool_choice or "auto",
+            "tool_choice": _told(request.tool_choice) or "auto",
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "temperature": request.temperature,
             "top_p": request.top_p,
             "max_output_tokens": request.max_output_tokens,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": _told(request.text and request.text.format) or {"type": "text"}},
             "truncation": request.truncation or "disabled",
             "store": False,
         }
@@ -171,3 +173,8 @@ def usage(answer: Answer) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": answer.thinking_tokens},
         "total_tokens": answer.prompt_tokens + made,
     }
+
+
+def _told(asked: Any) -> Any:
+    """A part of a request as its answer repeats it."""
+    return asked.model_dump(by_alias=True, exclude_none=True) if isinstance(asked, BaseModel) else asked

@@ -80,7 +80,22 @@ class Reasoning(Strict):
 
 
 class TextFormat(Strict):
-    type: Literal["text"] = Field(description="JSON modes are not supported.")
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = Field(None, description="Schemas are always enforced.")
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+    def chat(self) -> dict[str, Any]:
+        """The same as `response_format`."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        return {"type": self.type, "json_schema": {"name": self.name, "schema": self.schema_ or {}}}
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    name: str
 
 
 class TextConfig(Strict):
@@ -99,7 +114,7 @@ class ResponsesRequest(Body):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     tools: Annotated[list[Tool], ONE_ERROR] | None = None
-    tool_choice: Literal["auto", "none"] | None = Field(None, description="Forcing a tool call is not supported.")
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
@@ -117,12 +132,18 @@ class ResponsesRequest(Body):
     def chat(self) -> ChatRequest:
         """The same as a request for a chat completion."""
         tools = [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in self.tools or []]
-        same = ("stream", "temperature", "top_p", "tool_choice", "parallel_tool_calls", "truncation")
+        choice: Any = self.tool_choice
+        if isinstance(choice, NamedTool):
+            choice = {"type": "function", "function": {"name": choice.name}}
+        form = self.text.format.chat() if self.text and self.text.format else None
+        same = ("stream", "temperature", "top_p", "parallel_tool_calls", "truncation")
         return as_chat(
             {
                 "messages": self._messages(),
                 "max_completion_tokens": self.max_output_tokens,
                 "tools": tools or None,
+                "tool_choice": choice,
+                "response_format": form,
                 "reasoning_effort": self.reasoning.effort if self.reasoning else None,
                 **{name: getattr(self, name) for name in same},
             }

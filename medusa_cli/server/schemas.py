@@ -150,8 +150,31 @@ class Tool(Strict):
     function: Function
 
 
+class SchemaFormat(Strict):
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = Field(None, description="Schemas are always enforced.")
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
 class ResponseFormat(Strict):
-    type: Literal["text"] = Field(description="JSON modes are not supported yet.")
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _has_a_schema(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema goes with the type json_schema, and only with that")
+        return self
+
+
+class NamedFunction(Strict):
+    name: str
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: NamedFunction
 
 
 class ThinkingSwitch(Strict):
@@ -176,7 +199,9 @@ class ChatRequest(Sampled):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], ONE_ERROR] | None = None
-    tool_choice: Literal["auto", "none"] | None = Field(None, description="Forcing a tool call is not supported.")
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = Field(
+        None, description="required, or a tool by its name: the answer is one call, with arguments by its schema."
+    )
     parallel_tool_calls: bool | None = Field(None, description="false: the answer ends with its first call.")
     response_format: ResponseFormat | None = None
     thinking: bool | ThinkingSwitch | None = Field(None, description="Whether the model thinks before it answers.")
@@ -200,6 +225,20 @@ class ChatRequest(Sampled):
         if is_off and self.think is not None and self.think > 0:
             raise ValueError("think: the thinking is off in this request")
         return self
+
+    @model_validator(mode="after")
+    def _structure_is_clear(self) -> ChatRequest:
+        is_text = self.response_format is None or self.response_format.type == "text"
+        if sum((not is_text, self.grammar is not None, self.forced_tool is not None)) > 1:
+            raise ValueError("response_format, grammar and a forced tool_choice exclude each other")
+        return self
+
+    @property
+    def forced_tool(self) -> str | None:
+        """The tool that the answer has to call; "": any."""
+        if isinstance(self.tool_choice, NamedTool):
+            return self.tool_choice.function.name
+        return "" if self.tool_choice == "required" else None
 
     @property
     def chances(self) -> int | None:

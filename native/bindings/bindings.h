@@ -24,6 +24,7 @@ using namespace nb::literals;
 namespace medusa {
 
 void bind_files(nb::module_& m);
+void bind_grammar(nb::module_& m);
 void bind_tree(nb::module_& m);
 void bind_model(nb::module_& m);
 void bind_heads(nb::module_& m);

@@ -54,6 +54,7 @@ NB_MODULE(_native, m) {
     m.attr("LLAMA_CPP_PYTHON") = MEDUSA_LLAMA_CPP_PYTHON;  // the version it was built against
     medusa::bind_files(m);
     medusa::bind_tree(m);
+    medusa::bind_grammar(m);
     medusa::bind_model(m);
     medusa::bind_heads(m);
     medusa::bind_session(m);

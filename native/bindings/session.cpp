@@ -265,6 +265,11 @@ constexpr const char* generate_doc =
     "logprobs: how many of the likeliest tokens each piece tells beside its own; < 0: none, nor its own.\n\n"
     "watchdog: steps may leave out the drafts where these do not pay by the clock (`plain_steps` counts them); what\n"
     "it learns stays with the session.\n\n"
+    "grammar: what the answer follows. Its tokens are chosen among those that the grammar allows, before penalties\n"
+    "and the rest of the chain; the answer ends as \"eos\" once nothing can follow. NativeError where the grammar "
+    "asks\n"
+    "for more work than a token may cost; `last` then has what was written. written: how many tokens at the end of\n"
+    "the prompt are its beginning.\n\n"
     "on_prompt(done, total) runs before each piece of up to 512 tokens of the prompt that is read (128 on our "
     "kernels); total counts those\n"
     "that are not in the cache.\n\n"
@@ -278,7 +283,7 @@ void bind_generate(nb::class_<SessionBinding>& session) {
         [](SessionBinding& self, const std::vector<Token>& prompt, int max_tokens,
            const std::optional<SamplingParams>& sampling, const std::optional<AcceptParams>& accept,
            const std::vector<std::string>& stop, bool ignore_eos, bool stop_loops, int logprobs, bool watchdog,
-           const std::shared_ptr<const Cancellation>& cancellation,
+           std::shared_ptr<const Grammar> grammar, int written, const std::shared_ptr<const Cancellation>& cancellation,
            const Callback<void(nb::typed<nb::list, Piece>)>& on_step, const Callback<void(int, int)>& on_prompt) {
             GenerateParams params;
             params.max_tokens = max_tokens;
@@ -289,12 +294,14 @@ void bind_generate(nb::class_<SessionBinding>& session) {
             params.stop_loops = stop_loops;
             params.logprobs = logprobs;
             params.watchdog = watchdog;
+            params.grammar = std::move(grammar);
+            params.written = std::max(written, 0);
             return self.generate(prompt, params, cancellation, on_step, on_prompt);
         },
         "prompt"_a, nb::kw_only(), "max_tokens"_a = -1, "sampling"_a = nb::none(), "accept"_a = nb::none(),
         "stop"_a = std::vector<std::string>{}, "ignore_eos"_a = false, "stop_loops"_a = false, "logprobs"_a = -1,
-        "watchdog"_a = false, "cancellation"_a = nb::none(), "on_step"_a = nb::none(), "on_prompt"_a = nb::none(),
-        generate_doc);
+        "watchdog"_a = false, "grammar"_a = nb::none(), "written"_a = 0, "cancellation"_a = nb::none(),
+        "on_step"_a = nb::none(), "on_prompt"_a = nb::none(), generate_doc);
 }
 
 using SavedState = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;

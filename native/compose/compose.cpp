@@ -67,7 +67,8 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
     }
     const DynamicTreeStart start = plan.dynamic.value_or(DynamicTreeStart());
     lookup.total_nodes = start.max_nodes;
-    auto target = make_target(bounds_of(plan, lookup));
+    const TreeBounds bounds = bounds_of(plan, lookup);
+    auto target = make_target(bounds);
     auto cost = std::make_shared<DraftCost>(start.curve, plan.learns_cost && start.learns_cost);
     ComposedSession composed;
     std::unique_ptr<Drafter> drafter;
@@ -79,7 +80,7 @@ ComposedSession compose_session(const DraftingPlan& plan, const MakeTarget& make
     if (plan.lookup) drafter = std::make_unique<LookupDrafter>(std::move(drafter), lookup, cost);
     composed.session =
         std::make_unique<Session>(std::move(target), std::move(drafter), std::move(vocabulary), std::move(make_chain),
-                                  plan.tree, std::make_unique<Economy>(std::move(cost)));
+                                  plan.tree, std::make_unique<Economy>(std::move(cost)), bounds);
     return composed;
 }
 

@@ -55,6 +55,9 @@ struct Guess {
     float q;
 };
 
+// Whether a token may follow a path of tokens, which begins with the root.
+using Allows = std::function<bool(std::span<const Token> path, Token token)>;
+
 struct DraftInput {
     std::span<const Token> context;  // committed tokens, then the root
     std::span<const float> hidden;   // state the root was sampled from; empty when not needed or not there yet
@@ -64,6 +67,7 @@ struct DraftInput {
     Drawing* drawing = nullptr;      // tokens are to be drawn; null: the likeliest ones are drafted
     int row = 0;                     // row of the newest decode that `hidden` belongs to
     std::span<const Guess> chain{};  // what else may follow the root, one after the other: for drafters that join it
+    const Allows* allows = nullptr;  // null: any token may come. Others would be dropped, so need not be drafted
     bool rests = false;  // as far as is known, the next step wants no drafts either: none need be made ahead
 };
 

@@ -15,10 +15,12 @@ struct Session::Run {
     std::unique_ptr<Chain> chain;
     TextStream text;
     LoopWatch loops{};
-    StopPoll stop{};       // the poll, where there is one
-    Token root = 0;        // emitted, not decoded yet
-    int hidden_row = 0;    // row of the newest decode that the root was drawn from
-    uint64_t emitted = 0;  // tokens drawn, the index of the next random number
+    StopPoll stop{};                  // the poll, where there is one
+    Token root = 0;                   // emitted, not decoded yet
+    GrammarChain* grammar = nullptr;  // `chain`, where there is a grammar
+    int emitted_state = 0;            // its state behind the emitted tokens
+    int hidden_row = 0;               // row of the newest decode that the root was drawn from
+    uint64_t emitted = 0;             // tokens drawn, the index of the next random number
     Stopwatch since_start{};
 };
 
@@ -29,12 +31,13 @@ const char* stop_reason_name(StopReason reason) {
 
 Session::Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafter,
                  std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain, Tree tree,
-                 std::unique_ptr<StepPolicy> policy)
+                 std::unique_ptr<StepPolicy> policy, const TreeBounds& most)
     : target_(std::move(target)),
       drafter_(std::move(drafter)),
       vocabulary_(std::move(vocabulary)),
       make_chain_(std::move(make_chain)),
       tree_(drafter_ ? std::move(tree) : Tree()),
+      grammar_drafts_(*vocabulary_, most),
       policy_(std::move(policy)) {}
 
 namespace {
@@ -92,8 +95,7 @@ void Session::keep_committed() {
     if (drafter_) drafter_->rolled_back(target_->position(), target_->position());
 }
 
-const Generation& Session::generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
-                                    const StopPoll& user_poll, const OnPrompt& on_prompt) {
+void Session::check(std::span<const Token> prompt, const GenerateParams& params) const {
     if (prompt.empty()) throw Error("the prompt is empty: give some text");
     if (static_cast<int>(prompt.size()) >= context_size()) {
         throw Error("the prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " +
@@ -105,14 +107,44 @@ const Generation& Session::generate(std::span<const Token> prompt, const Generat
             throw Error("prompt token " + std::to_string(token) + " is not in the vocabulary");
         }
     }
+    if (!params.grammar) return;
+    const AcceptKind kind = params.accept.kind;
+    if (kind == AcceptKind::nucleus || kind == AcceptKind::synthetic || params.accept.model_alone) {
+        throw Error("this acceptance rule looks at the model alone, and so past the grammar: choose another one");
+    }
+    if (params.ignore_eos) throw Error("a grammar says where an answer ends: leave ignore_eos out");
+}
+
+// The answer follows the grammar: its chain sees no other tokens.
+void Session::constrain(Run& run, std::span<const Token> prompt) {
+    const auto& grammar = run.params.grammar;
+    if (!grammar) return;
+    // The states of earlier answers are let go before they could take the room that this one needs.
+    if (!grammar_ || grammar_->grammar() != grammar || grammar_->is_half_full()) {
+        grammar_ = std::make_shared<TokenGrammar>(grammar, vocabulary_->trie(target_->vocab_size()));
+        grammar_drafts_.forget();
+    }
+    auto chain = std::make_unique<GrammarChain>(std::move(run.chain), grammar_, run.params.sampling);
+    if (!chain->begin(prompt.last(std::min(prompt.size(), static_cast<size_t>(run.params.written))))) {
+        throw Error("the text so far does not follow the grammar, or is all of it: leave the grammar out to go on");
+    }
+    run.grammar = chain.get();
+    run.emitted_state = chain->state();
+    run.chain = std::move(chain);
+}
+
+const Generation& Session::generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
+                                    const StopPoll& user_poll, const OnPrompt& on_prompt) {
+    check(prompt, params);
     const AnswerFacts facts = answer_facts(params.sampling, params.accept);
     // Rows of logits stay on a device whose graph accepts drafts.
-    const bool on_host = params.logprobs >= 0 || !medusa::host_reason(facts_, facts).empty();
+    const bool on_host = params.logprobs >= 0 || params.grammar || !medusa::host_reason(facts_, facts).empty();
     graph_ = target_->in_graph();
     if (graph_) graph_->take_way(on_host ? StepWay::host : facts.greedy ? StepWay::greedy : StepWay::ranked);
     last_.emplace();
     Run run{params, on_step, user_poll, *last_, make_chain_(params.sampling, prompt), TextStream(params.stop)};
     run.stop = [&] { return user_poll && user_poll(); };
+    constrain(run, prompt);
     run.out.prompt_tokens = static_cast<int>(prompt.size());
     run.out.accept = params.accept.kind;
     run.out.counters.accepted_at_depth.assign(tree_.depth(), 0);
@@ -231,14 +263,23 @@ bool Session::draft(Run& run, bool speculative) {
     const int room = context_size() - target_->position();
     if (!drafter_ || room <= 1) return true;
     if (!run.out.drafts_ended.empty()) return false;
+    // Where the grammar spells out what comes, it drafts more than the drafter could.
+    const bool spelled_out =
+        run.grammar && grammar_drafts_.spelled_out(run.grammar->grammar(), run.grammar->state(), run.root);
     cached_.push_back(run.root);
     const auto hidden = drafter_->needs().hidden ? target_->hidden(run.hidden_row) : std::span<const float>();
     const SamplingParams& sampling = run.params.sampling;
     Drawing drawing{sampling, StepRandom(sampling.seed, run.emitted, StepRandom::Purpose::drafts)};
     const bool draws = run.params.accept.kind == AcceptKind::rejection && !sampling.is_greedy();
-    const DraftInput input{cached_,         hidden,       room,
-                           shape_for(room), !speculative, draws ? &drawing : nullptr,
-                           run.hidden_row,  {},           !speculative};
+    const Allows allows = [&](std::span<const Token> path, Token token) {
+        return GrammarDrafts::allows(run.grammar->grammar(), run.grammar->state(), path.subspan(1), token);
+    };
+    DraftInput input{cached_, hidden, room, shape_for(room)};
+    input.plain = !speculative || spelled_out;
+    input.drawing = draws ? &drawing : nullptr;
+    input.row = run.hidden_row;
+    input.allows = run.grammar && !draws ? &allows : nullptr;
+    input.rests = !speculative;
     try {
         drafter_->draft(input, draft_);
     } catch (const DraftsEnd& why) {
@@ -246,6 +287,7 @@ bool Session::draft(Run& run, bool speculative) {
         draft_.set_root(run.root);
     }
     cached_.pop_back();
+    if (run.grammar) grammar_drafts_.shape(run.grammar->grammar(), run.grammar->state(), room, draft_);
     return run.out.drafts_ended.empty();
 }
 
@@ -388,8 +430,11 @@ void Session::emit(Run& run, std::span<const Token> tokens, std::span<const int>
             pieces.back().chances = chances_of(target_->logits(rows[i]), token, run.params.logprobs);
         }
         out.tokens.push_back(token);
+        if (run.grammar) run.emitted_state = run.grammar->grammar().after(run.emitted_state, token);
         if (run.text.stopped()) {
             out.stop_reason = StopReason::stop;
+        } else if (run.grammar && run.grammar->grammar().is_complete(run.emitted_state)) {
+            out.stop_reason = StopReason::eos;
         } else if (run.params.max_tokens > 0 && static_cast<int>(out.tokens.size()) >= run.params.max_tokens) {
             out.stop_reason = StopReason::length;
         } else if (run.params.stop_loops && (out.loop_tokens = run.loops.push(out.tokens)) > 0) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "decoding/accept.h"
+#include "decoding/constraint.h"
 #include "decoding/drafter.h"
 #include "decoding/in_graph.h"
 #include "decoding/step_policy.h"
@@ -26,7 +27,9 @@ struct GenerateParams {
     bool ignore_eos = false;
     bool stop_loops = false;  // end where the text only repeats itself (LoopWatch)
     int logprobs = -1;        // likeliest tokens to report with each emitted one; 0: only that one; < 0: nothing
-    bool watchdog = false;    // may decode plainly where drafts do not pay; when it does so depends on the clock
+    std::shared_ptr<const Grammar> grammar{};  // that the answer follows; null: none
+    int written = 0;        // tokens at the end of the prompt that are the answer's beginning to the grammar
+    bool watchdog = false;  // may decode plainly where drafts do not pay; when it does so depends on the clock
 };
 
 enum class StopReason { none, eos, stop, length, context_full, cancelled, loop };
@@ -100,13 +103,14 @@ using OnPrompt = std::function<void(int done, int total)>;
 class Session {
   public:
     // drafter may be null: plain decoding. `tree` must fit the drafter; each step starts from it. `policy` decides
-    // whether a step drafts where a generation asks for a watchdog.
+    // whether a step drafts where a generation asks for a watchdog. most: of the trees that the target can verify.
     Session(std::unique_ptr<Target> target, std::unique_ptr<Drafter> drafter,
             std::shared_ptr<const Vocabulary> vocabulary, MakeChain make_chain, Tree tree,
-            std::unique_ptr<StepPolicy> policy);
+            std::unique_ptr<StepPolicy> policy, const TreeBounds& most);
 
-    // Decodes after `prompt`, reusing its longest cached prefix. `poll` is asked at least once per step and per prompt
-    // chunk; true cancels. The returned record is also kept in last(), even when OnStep throws.
+    // Decodes after `prompt`, reusing its longest cached prefix. An answer that is complete by its grammar ends as
+    // `eos`. `poll` is asked at least once per step and per prompt chunk; true cancels. The returned record is also
+    // kept in last(), even when OnStep throws.
     const Generation& generate(std::span<const Token> prompt, const GenerateParams& params, const OnStep& on_step,
                                const StopPoll& poll, const OnPrompt& on_prompt = nullptr);
     void reset();
@@ -132,6 +136,8 @@ class Session {
   private:
     struct Run;  // what one generate() call carries from step to step
 
+    void check(std::span<const Token> prompt, const GenerateParams& params) const;
+    void constrain(Run& run, std::span<const Token> prompt);
     bool prefill(std::span<const Token> prompt, Run& run, const OnPrompt& on_prompt);
     bool may_step(Run& run);
     void step(Run& run);
@@ -157,6 +163,8 @@ class Session {
     Tree fitted_;                // tree_ cut to the last free cells of the context
     std::vector<Token> cached_;  // the tokens in the target's cache, in order
     Draft draft_;
+    std::shared_ptr<TokenGrammar> grammar_;  // of the newest answer that had one
+    GrammarDrafts grammar_drafts_;
     std::unique_ptr<StepPolicy> policy_;
     StepFacts facts_;
     std::optional<Generation> last_;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,13 +71,23 @@ class Target {
     virtual GraphSteps* in_graph() { return nullptr; }
 };
 
+class VocabularyTrie;
+
 // Converts token ids to text.
 class Vocabulary {
   public:
     virtual ~Vocabulary() = default;
+    // The tokens that the tokenizer splits a text into, without special ones.
+    virtual std::vector<Token> split(const std::string& text) const = 0;
+    // The texts of its `size` tokens; built at the first call, from any thread.
+    std::shared_ptr<const VocabularyTrie> trie(int size) const;
     // The token's bytes, empty for control tokens. May be part of a UTF-8 character.
     virtual std::string piece(Token token) const = 0;
     virtual bool is_end_of_generation(Token token) const = 0;
+
+  private:
+    mutable std::once_flag trie_built_;
+    mutable std::shared_ptr<const VocabularyTrie> trie_;
 };
 
 }  // namespace medusa

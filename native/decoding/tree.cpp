@@ -81,6 +81,12 @@ void Tree::hide(const std::vector<bool>& hidden) {
     }
 }
 
+bool Tree::hides() const {
+    int shown = 1;
+    for (const std::vector<int>& children : children_) shown += static_cast<int>(children.size());
+    return shown != size();
+}
+
 void Tree::follow_nodes() {
     sequences_.assign(size(), {});
     leaf_count_ = size();

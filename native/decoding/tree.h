@@ -30,6 +30,8 @@ class Tree {
     // Nodes that are decoded like the others but never accepted: for a drafter that wants to know what the model says
     // there. hidden: by node; all nodes below a hidden one are hidden.
     void hide(const std::vector<bool>& hidden);
+    // Whether there are any.
+    bool hides() const;
 
     // Gives each node a sequence with its own number, instead of one for each leaf: trees of one size then have equally
     // many. A node is decoded with its own sequence and those of all nodes below it.

@@ -105,14 +105,14 @@ double DynamicTree::grow(LevelSource& source, const DraftInput& input, const Cal
     proposals_.clear();
     const Token root = input.context.back();
     Drawing* drawing = input.drawing;
-    if (!drawing) begin_chain(input.chain);
+    if (!drawing) begin_chain(input);
     const double chain_gain = chain_ > 0 ? choose_size(input.room, cost, 0).gain : 0;
     double levels_ms = 0;
     size_t settled = 0;
     for (int depth = 1; depth <= depth_; ++depth) {
         if (!choose_frontier(source, depth, root, cost, free)) break;
         const Stopwatch watch;
-        expand(source, depth, root, calibrations, drawing != nullptr);
+        expand(source, depth, input, calibrations);
         if (!free) {
             cost.record_level(depth, watch.elapsed_ms());
             levels_ms += cost.level_ms(depth);
@@ -127,9 +127,12 @@ double DynamicTree::grow(LevelSource& source, const DraftInput& input, const Cal
     return size.gain - chain_gain - cost.rate() * levels_ms;
 }
 
-void DynamicTree::begin_chain(std::span<const Guess> chain) {
+void DynamicTree::begin_chain(const DraftInput& input) {
     double reached = 1;
-    for (const Guess& guess : chain) {
+    std::vector<Token> path{input.context.back()};
+    for (const Guess& guess : input.chain) {
+        if (input.allows && !(*input.allows)(path, guess.token)) break;
+        path.push_back(guess.token);
         const int at = static_cast<int>(chain_++);
         reached *= guess.q;
         pool_.push_back(
@@ -183,19 +186,35 @@ void DynamicTree::path_of(int candidate, int depth, Token root, std::span<Token>
     for (int i = depth - 1; i > 0; --i, candidate = pool_[candidate].parent) out[i] = pool_[candidate].token;
 }
 
-void DynamicTree::expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws) {
+// Tokens that cannot come take no part, and those that can share what is left.
+void DynamicTree::drop_forbidden(size_t row, std::span<const Token> path, const Allows& allows) {
+    const size_t begin = row * static_cast<size_t>(drafts_.ranks), end = begin + static_cast<size_t>(drafts_.ranks);
+    float forbidden = 0;
+    for (size_t i = begin; i < end; ++i) {
+        if (allows(path, drafts_.tokens[i])) continue;
+        forbidden += drafts_.q[i];
+        drafts_.tokens[i] = no_token;
+    }
+    constexpr float least = 0.02f;
+    for (size_t i = begin; i < end; ++i) drafts_.q[i] = std::min(drafts_.q[i] / std::max(1 - forbidden, least), 1.0f);
+}
+
+void DynamicTree::expand(LevelSource& source, int depth, const DraftInput& input, const Calibrations& calibrations) {
     const auto length = static_cast<size_t>(depth);
+    const Token root = input.context.back();
     paths_.resize(frontier_.size() * length);
     for (size_t row = 0; row < frontier_.size(); ++row) {
         path_of(frontier_[row], depth, root, std::span(paths_).subspan(row * length, length));
     }
-    source.level(depth, paths_, draws ? params_.proposal_ranks : params_.ranks, drafts_);
+    source.level(depth, paths_, input.drawing ? params_.proposal_ranks : params_.ranks, drafts_);
     for (size_t row = 0; row < frontier_.size(); ++row) {
         const int parent = frontier_[row];
         const double reached = parent == root_index ? 1.0 : pool_[parent].p;
+        if (input.allows) drop_forbidden(row, std::span(paths_).subspan(row * length, length), *input.allows);
         double best = 0;
         for (int rank = 0; rank < std::min(drafts_.ranks, params_.ranks); ++rank) {
             const size_t i = row * drafts_.ranks + rank;
+            if (drafts_.tokens[i] == no_token) continue;
             const Origin origin = drafts_.origin(i);
             const double share = calibrations[static_cast<size_t>(origin)].probability(depth, drafts_.q[i]);
             best = std::max(best, share);

@@ -86,11 +86,12 @@ class DynamicTree {
         double p;  // that the whole path is right
         int node;  // in the tree
     };
-    void begin_chain(std::span<const Guess> chain);
+    void begin_chain(const DraftInput& input);
     bool choose_frontier(const LevelSource& source, int depth, Token root, const DraftCost& cost, bool free);
     void path_of(int candidate, int depth, Token root, std::span<Token> out) const;
     bool join_chain(int depth, const Candidate& found);
-    void expand(LevelSource& source, int depth, Token root, const Calibrations& calibrations, bool draws);
+    void expand(LevelSource& source, int depth, const DraftInput& input, const Calibrations& calibrations);
+    void drop_forbidden(size_t row, std::span<const Token> path, const Allows& allows);
     struct Size {
         int nodes = 1;
         double gain = 0;  // expected tokens beyond those of the root alone, less what the nodes' time is worth

@@ -79,6 +79,7 @@ class LlamaModel final : public Vocabulary {
 
     std::vector<Token> tokenize(const std::string& text, bool add_special, bool parse_special) const;
     std::string detokenize(const std::vector<Token>& tokens, bool special) const;
+    std::vector<Token> split(const std::string& text) const override { return tokenize(text, false, false); }
     std::string piece(Token token) const override { return piece(token, false); }
     std::string piece(Token token, bool special) const;
     bool is_end_of_generation(Token token) const override;

@@ -100,6 +100,11 @@ class FakeLevels final : public LevelSource {
 // Token t is one printable byte; token 0 ends the generation.
 class FakeVocabulary final : public Vocabulary {
   public:
+    std::vector<Token> split(const std::string& text) const override {
+        std::vector<Token> tokens;
+        for (const char byte : text) tokens.push_back(byte - '!');
+        return tokens;
+    }
     std::string piece(Token token) const override { return std::string(1, static_cast<char>('!' + token % 90)); }
     bool is_end_of_generation(Token token) const override { return token == 0; }
 };

@@ -8,6 +8,7 @@ NB_MODULE(_native_testing, m) {
     nb::module_::import_("medusa_cli.native");  // these functions take its types and raise its errors
     medusa::backend_is_initialised();
     medusa::testing::bind_session(m);
+    medusa::testing::bind_grammar(m);
     medusa::testing::bind_dynamic_tree(m);
     medusa::testing::bind_rejection(m);
     medusa::testing::bind_device(m);

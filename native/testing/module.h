@@ -9,6 +9,7 @@ namespace medusa::testing {
 using StateVector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void bind_session(nb::module_& m);
+void bind_grammar(nb::module_& m);
 void bind_dynamic_tree(nb::module_& m);
 void bind_rejection(nb::module_& m);
 void bind_device(nb::module_& m);

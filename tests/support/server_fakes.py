@@ -59,8 +59,11 @@ class FakeSession:
         assert not other.closed
         self.cached_tokens, self.grown = list(other.cached_tokens), other.grown
 
-    def job_of_tokens(self, tokens: Any, tools: Any, raw: bool, options: Any, one_call: bool = False) -> FakeJob:
+    def job_of_tokens(
+        self, tokens: Any, tools: Any, raw: bool, options: Any, one_call: bool = False, choice: str | None = None
+    ) -> FakeJob:
         self.model.one_call.append(one_call)
+        self.model.choices.append(choice)
         assert not self.closed
         return FakeJob(self, list(tokens), dict(options), tools, raw)
 
@@ -86,6 +89,7 @@ class FakeModel(FakeSession):
     tools: list[Any] = field(default_factory=list)
     wanted: list[Thinking] = field(default_factory=list)
     one_call: list[bool] = field(default_factory=list)
+    choices: list[str | None] = field(default_factory=list)
     steps: int = 0
     readings: Sequence[tuple[int, int]] = ()
 

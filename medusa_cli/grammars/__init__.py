@@ -1,0 +1,1 @@
+"""JSON schemas as grammars: what an answer may look like."""
