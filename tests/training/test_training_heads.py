@@ -33,7 +33,8 @@ def random_heads(kind: str, blocks: int, hidden: int = HIDDEN) -> Heads:
     return heads
 
 
-def draft_heads(heads: Heads, **changes: Any) -> dh.DraftHeads:
+def draft_heads(heads: Heads, **changes: Any) -> Any:
+    """What file_of() makes, a RecurrentHead or DraftHeads."""
     fields: dict[str, Any] = {
         "embedding_scale": 8.0,
         "weight_type": "q8_0",
