@@ -4,7 +4,7 @@
     s_k = residual [s_k-1; e_k] + down (SiLU(gate y) * (up y)),   y = [norm(s_k-1); norm(e_k)]
 
 The norms are root mean squares without weights. Output rows times s_k give the token at depth k, for k up to the
-number of heads and, untrained, beyond.
+number of heads.
 """
 
 from __future__ import annotations

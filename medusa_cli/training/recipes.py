@@ -58,7 +58,7 @@ RECIPES = {
     "medusa": Recipe(blocks=1, rate=1e-3, noise=0.0, decay=0.01, batch=512),
     "hydra": Recipe(blocks=2, rate=1e-3, noise=0.0, decay=0.5, batch=512),
     "hydra++": Recipe(blocks=4, rate=1e-3, noise=0.0, decay=0.5, batch=1024, prefix="context"),
-    "recurrent": Recipe(blocks=1, rate=1e-3, noise=0.0, decay=0.0, batch=512),
+    "recurrent": Recipe(blocks=1, rate=1.5e-3, noise=0.0, decay=0.0, batch=512),
 }
 GPU_BATCH = 4096
 """Rows per step on a GPU, where a step's fixed costs count."""

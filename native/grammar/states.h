@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -29,7 +30,7 @@ class GrammarStates {
   public:
     static constexpr int dead = -1;
 
-    // Steps between two calls of allow(), and bytes altogether.
+    // Of all states and continuations.
     static constexpr size_t most_bytes = size_t{48} << 20;
 
     explicit GrammarStates(std::shared_ptr<const Grammar> grammar);
