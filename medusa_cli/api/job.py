@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from medusa_cli.api.answer import Answer, Piece
 from medusa_cli.api.arguments import Tools, in_python_names, schemas_of
 from medusa_cli.decoding.answering import Answering, Cancellation, OnPieces
-from medusa_cli.decoding.forced_calls import written_call
+from medusa_cli.decoding.forced_calls import strict_calls, written_call
 
 if TYPE_CHECKING:
     from medusa_cli.decoding.runtime import Engine, OnPrompt
@@ -112,9 +112,12 @@ class Job:
         """
         with in_python_names():
             engine.check(tokens, settings)
-            self._call = None
+            self._call = self._strict = None
+            template = engine.model.chat_template
             if choice is not None:
-                self._call = written_call(engine.model.chat_template, tools or (), choice)
+                self._call = written_call(template, tools or (), choice)
+            elif tools:
+                self._strict = strict_calls(template, engine.is_token, tools, one_call)
         self.seed = settings.pick_seed()
         self._engine = engine
         self._turns = turns
@@ -153,6 +156,7 @@ class Job:
             tools=self._tools,
             one_call=self._one_call,
             call=self._call,
+            strict=self._strict,
             on_step=on_step,
             on_prompt=on_prompt,
             cancellation=self._cancellation,

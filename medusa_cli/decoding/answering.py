@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding import figures
-from medusa_cli.decoding.forced_calls import WrittenCall
+from medusa_cli.decoding.forced_calls import StrictCalls, WrittenCall
 from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.decoding.records import Generation, Piece
 from medusa_cli.decoding.runtime import Engine, OnPrompt
@@ -71,15 +71,18 @@ CLOSED = "closed"
 """Why a run ended: the thinking had as many tokens as it may have."""
 BEGINS = "begins"
 """Why a run ended: the answer begins, which has to follow a grammar."""
+CALLS = "calls"
+"""Why a run ended: a call begins, which has to follow a grammar."""
 
 
 class Answering:
     """Answers once. Where a limit cuts the thinking short, its end is written and becomes part of a second prompt.
 
     A grammar holds for the answer, not for the thinking: where the one ends and the other begins, a further run does.
+    So it is with calls that follow one, among free text.
 
     raw: what the model writes is not divided. tools: those that it may call, with the schemas of their arguments.
-    one_call: the answer ends with the first call. call: the answer is this call.
+    one_call: the answer ends with the first call. call: the answer is this call. strict: what its calls follow.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Answering:
         tools: Schemas | None = None,
         one_call: bool = False,
         call: WrittenCall | None = None,
+        strict: StrictCalls | None = None,
         on_step: OnPieces | None = None,
         on_prompt: OnPrompt | None = None,
         cancellation: Cancellation | None = None,
@@ -105,7 +109,9 @@ class Answering:
         self._tokens: list[int] = []
         self._call = call
         self._structure = settings.structure if call is None else call.structure
-        self._follows = False  # whether this run follows the grammar
+        self._strict = strict if self._structure is None else None
+        self._in_call = False  # whether this run is a strict call
+        self._follows = False  # whether this run follows the grammar of the answer
         self._is_free = True  # whether the answer may begin with thinking
         self._called = False  # the one call that there may be
         self._thought = 0
@@ -121,12 +127,15 @@ class Answering:
         answered = self._reread(begun, len(prompt))
         reason = self._next_run(self._seed, answered)
         # A mark that is written in the model's place need not be where the answer begins.
-        while reason in (CLOSED, BEGINS):
+        while reason in (CLOSED, BEGINS, CALLS) or (self._in_call and reason == "eos"):
             if self._cancellation.requested:
                 reason = "cancelled"
                 break
             if reason == CLOSED:
                 self._after_thinking()
+            elif self._strict is not None and self._begins_call(self._strict.call, reason) == "stop":
+                reason = "stop"
+                break
             reason = self._next_run((self._seed + len(self._runs)) % (MAX_SEED + 1))
         if self._call is not None and reason == "eos":
             self._write(self._call.closing)
@@ -172,6 +181,8 @@ class Answering:
         self._runs.append(run)
         self._ended = ""
         told: dict[str, Any] = {"structure": self._structure, "written": answered} if self._follows else {}
+        if self._strict is not None and self._in_call:
+            told = {"structure": self._strict.call.structure}
         try:
             with self._cancellation.of_run() as of_run:
                 run.done = self._engine.generate(
@@ -182,6 +193,12 @@ class Answering:
                 run.done = self._engine.last
             raise
         return self._ended or run.done.stop_reason
+
+    def _begins_call(self, call: WrittenCall, reason: str) -> str:
+        """Writes what begins a strict call, or, where it is complete, what ends it; "stop" if no more may follow."""
+        self._in_call = reason == CALLS
+        self._write(call.opening if self._in_call else call.closing)
+        return "stop" if self._called else ""
 
     def _after_thinking(self) -> None:
         """Writes the end of the thinking, so that the model goes on."""
@@ -230,6 +247,8 @@ class Answering:
                 self._ended = CLOSED
             elif self._begins():
                 self._ended = BEGINS
+            elif self._strict is not None and not self._in_call and self._splitter.opened == self._strict.mark:
+                self._ended = CALLS
         run.steps.append((max(len(self._tokens) - before, 0), was_thinking))
         if self._ended:
             self._cancellation.end_run()

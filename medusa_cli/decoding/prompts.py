@@ -15,7 +15,8 @@ from medusa_cli.support.errors import MedusaError, OptionError
 
 Message = dict[str, Any]
 """{"role", "content"}, both text, and whatever else a template reads ("tool_calls")."""
-Tools = Sequence[Mapping[str, Any]]
+Tool = Mapping[str, Any]
+Tools = Sequence[Tool]
 """What the model may call: JSON schemas of functions, in OpenAI's format."""
 RAW_HINT = "use `medusa generate --raw`, which takes the prompt as it is"
 
@@ -157,6 +158,16 @@ def _compile(source: str) -> Any:
         raise MedusaError(f"the model's chat template does not parse ({_first_line(error)}): {RAW_HINT}") from error
 
 
+def _shown(tool: Tool) -> Tool:
+    """A tool as the model sees it: whether its calls are strict is for the engine alone."""
+    function = tool.get("function")
+    return (
+        {**tool, "function": _shown(function)}
+        if isinstance(function, Mapping)
+        else {k: v for k, v in tool.items() if k != "strict"}
+    )
+
+
 def render(
     source: str | None,
     messages: Sequence[Message],
@@ -178,7 +189,7 @@ def render(
             "the model's chat template does not support tools: leave them out, or choose a model that calls tools"
         )
     texts = {"bos_token": bos_text, "eos_token": eos_text}
-    names = {**texts, **({"tools": list(tools)} if tools else {}), **(names or {})}
+    names = {**texts, **({"tools": list(map(_shown, tools))} if tools else {}), **(names or {})}
     messages = [_with_calls(message, source) for message in remembered(messages, source)]
     refused: TemplateRefusal | None = None
     for tried in (messages, _fold_system(messages)):

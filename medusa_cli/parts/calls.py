@@ -24,6 +24,11 @@ class CallReader:
         self._after_call = False
         self._broken = False  # a call that had begun
 
+    @property
+    def opened(self) -> str:
+        """The mark that opens a call, if nothing follows it yet."""
+        return self._held if self._open and self._held == self._open else ""
+
     def feed(self, text: str) -> Parts:
         """What is certain after a further piece."""
         return self._read(text, final=False)

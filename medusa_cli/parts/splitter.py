@@ -60,6 +60,11 @@ class Splitter:
         """Whether what comes next is the answer."""
         return self._sections.answering
 
+    @property
+    def opened(self) -> str:
+        """The mark that opens a call, if nothing follows it yet."""
+        return "" if self._calls is None else self._calls.opened
+
     def feed(self, text: str, token: int = -1) -> Parts:
         """The parts that are certain after a further token. text: what it wrote."""
         if (mark := self._grammar.names.get(token)) is not None:

@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from medusa_cli.api.arguments import in_python_names
 from medusa_cli.api.model import Model
 from medusa_cli.decoding import structure
-from medusa_cli.decoding.forced_calls import written_call
+from medusa_cli.decoding.forced_calls import strict_calls, written_call
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
 from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
@@ -90,16 +90,22 @@ def _structure(request: Sampled) -> tuple[str | None, str | None]:
 
 async def check_structure(request: ChatRequest | TextRequest, options: Options, engine: Model) -> None:
     """ApiError 400 for a schema, grammar or tool that cannot be enforced. Compiled once, it is known to the engine."""
-    tool = request.forced_tool if isinstance(request, ChatRequest) else None
-    is_schema = "json_schema" in options
+    param = "response_format" if "json_schema" in options else "grammar"
     try:
         with in_python_names():
-            if tool is not None and isinstance(request, ChatRequest):
-                await run_in_threadpool(written_call, engine.chat_template, offered(request), tool)
             await run_in_threadpool(structure.grammar, options.get("json_schema"), options.get("grammar"))
+            if isinstance(request, ChatRequest):
+                param = "tools" if request.forced_tool is None else "tool_choice"
+                await run_in_threadpool(_check_calls, request, engine.chat_template)
     except MedusaError as error:
-        param = "tool_choice" if tool is not None else "response_format" if is_schema else "grammar"
         raise wrong(describe(error), param) from error
+
+
+def _check_calls(request: ChatRequest, template: str | None) -> None:
+    if request.forced_tool is not None:
+        written_call(template, offered(request), request.forced_tool)
+    else:  # what calls begin with may be a token or not: a schema is refused alike
+        strict_calls(template, lambda _: True, offered(request), request.parallel_tool_calls is False)
 
 
 def _thinking(request: Sampled) -> Options:

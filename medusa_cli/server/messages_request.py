@@ -72,6 +72,7 @@ class Tool(Strict):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     description: str | None = None
     input_schema: dict[str, Any]
+    strict: bool | None = Field(None, description="true: calls of it follow its schema.")
 
 
 class Choice(Strict):
@@ -145,7 +146,12 @@ class CountRequest(Body):
         tools = [
             {
                 "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.input_schema,
+                    "strict": tool.strict,
+                },
             }
             for tool in self.tools or []
         ]

@@ -72,6 +72,7 @@ class Tool(Strict):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = Field(None, description="true: calls of it follow its schema.")
 
 
 class Reasoning(Strict):

@@ -143,6 +143,7 @@ class Function(Strict):
     name: Annotated[str, Field(min_length=1, max_length=64)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = Field(None, description="true: calls of it follow its schema.")
 
 
 class Tool(Strict):

@@ -86,7 +86,7 @@ def test_another_name_is_told(running: Running, name: str, instead: str) -> None
 
 def test_objects_within_may_have_further_fields(running: Running) -> None:
     said: Any = {"role": "assistant", "content": "Hello", "refusal": None, "annotations": [], "audio": None}
-    call = {"type": "function", "function": {"name": "f", "strict": True}, "cache_control": {"type": "ephemeral"}}
+    call = {"type": "function", "function": {"name": "f", "cached": True}, "cache_control": {"type": "ephemeral"}}
     assert post(running, CHAT, messages=[*ASK, said, *ASK], tools=[call]).status_code == 200
 
 

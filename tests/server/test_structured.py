@@ -81,10 +81,12 @@ def test_what_cannot_be_enforced_is_refused_before_any_work() -> None:
     with serving(model) as running:
         wrong = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": True}}}
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": wrong}}
-        tool = {"type": "function", "function": {"name": "f", "parameters": wrong}}
+        tool: Any = {"type": "function", "function": {"name": "f", "parameters": wrong}}
+        strict = {"type": "function", "function": {**tool["function"], "strict": True}}
         for fields, says in (
             ({"response_format": form}, "'uniqueItems'"),
-            ({"tools": [tool], "tool_choice": "required"}, "the tool 'f'"),
+            ({"tools": [tool], "tool_choice": "required"}, "tool_choice: the tool 'f'"),
+            ({"tools": [strict]}, "tools: the tool 'f'"),
             ({"grammar": 'root ::= root "a" | "b"'}, "begins with itself"),
             ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "none"}}}, "no tool 'none'"),
         ):
