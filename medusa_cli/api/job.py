@@ -112,12 +112,12 @@ class Job:
         """
         with in_python_names():
             engine.check(tokens, settings)
-            self._call = self._strict = None
+            self._call, self._strict = None, {}
             template = engine.model.chat_template
             if choice is not None:
                 self._call = written_call(template, tools or (), choice)
             elif tools:
-                self._strict = strict_calls(template, engine.is_token, tools, one_call)
+                self._strict = strict_calls(template, tools)
         self.seed = settings.pick_seed()
         self._engine = engine
         self._turns = turns

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding import figures
-from medusa_cli.decoding.forced_calls import StrictCalls, WrittenCall
+from medusa_cli.decoding.forced_calls import WrittenCall
 from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.decoding.records import Generation, Piece
 from medusa_cli.decoding.runtime import Engine, OnPrompt
 from medusa_cli.decoding.settings import Settings
 from medusa_cli.parts.call_formats import Schemas
-from medusa_cli.parts.records import Parts
+from medusa_cli.parts.records import CallPiece, Ids, Parts
 from medusa_cli.parts.splitter import PLAIN, Splitter
 
 if TYPE_CHECKING:
@@ -71,18 +71,19 @@ CLOSED = "closed"
 """Why a run ended: the thinking had as many tokens as it may have."""
 BEGINS = "begins"
 """Why a run ended: the answer begins, which has to follow a grammar."""
-CALLS = "calls"
-"""Why a run ended: a call begins, which has to follow a grammar."""
+ARGUES = "argues"
+"""Why a run ended: the arguments of a strict tool begin."""
 
 
 class Answering:
     """Answers once. Where a limit cuts the thinking short, its end is written and becomes part of a second prompt.
 
     A grammar holds for the answer, not for the thinking: where the one ends and the other begins, a further run does.
-    So it is with calls that follow one, among free text.
+    So it is with the arguments of strict tools, in a free answer.
 
     raw: what the model writes is not divided. tools: those that it may call, with the schemas of their arguments.
-    one_call: the answer ends with the first call. call: the answer is this call. strict: what its calls follow.
+    one_call: the answer ends with the first call. call: the answer is this call. strict: what arguments of tools
+    follow.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Answering:
         tools: Schemas | None = None,
         one_call: bool = False,
         call: WrittenCall | None = None,
-        strict: StrictCalls | None = None,
+        strict: Mapping[str, native.Grammar] | None = None,
         on_step: OnPieces | None = None,
         on_prompt: OnPrompt | None = None,
         cancellation: Cancellation | None = None,
@@ -109,8 +110,10 @@ class Answering:
         self._tokens: list[int] = []
         self._call = call
         self._structure = settings.structure if call is None else call.structure
-        self._strict = strict if self._structure is None else None
-        self._in_call = False  # whether this run is a strict call
+        self._strict = strict if strict and self._structure is None else {}
+        self._arguments: native.Grammar | None = None  # what this run follows
+        self._fed: list[tuple[str, int]] = []  # what the splitter got, if it may get it again
+        self._ids, self._begun_calls = Ids(), set[str]()
         self._follows = False  # whether this run follows the grammar of the answer
         self._is_free = True  # whether the answer may begin with thinking
         self._called = False  # the one call that there may be
@@ -123,19 +126,17 @@ class Answering:
         """The answer to a prompt; begun: tokens that it already has. MedusaError as from Engine.check()."""
         self._prompt = [*prompt, *begun]
         self._so_far = list(self._prompt)
-        self._splitter = self._new_splitter()
         answered = self._reread(begun, len(prompt))
         reason = self._next_run(self._seed, answered)
         # A mark that is written in the model's place need not be where the answer begins.
-        while reason in (CLOSED, BEGINS, CALLS) or (self._in_call and reason == "eos"):
+        while reason in (CLOSED, BEGINS, ARGUES) or (self._arguments is not None and reason == "eos"):
             if self._cancellation.requested:
                 reason = "cancelled"
                 break
             if reason == CLOSED:
                 self._after_thinking()
-            elif self._strict is not None and self._begins_call(self._strict.call, reason) == "stop":
-                reason = "stop"
-                break
+            elif reason != ARGUES:
+                self._arguments = None
             reason = self._next_run((self._seed + len(self._runs)) % (MAX_SEED + 1))
         if self._call is not None and reason == "eos":
             self._write(self._call.closing)
@@ -146,20 +147,21 @@ class Answering:
         assert found is not None
         return found
 
-    def _new_splitter(self) -> Splitter:
-        end = self._engine.model.detokenize(self._prompt[-PROMPT_END:], special=True) if self._grammar.marks else ""
+    def _new_splitter(self, at: int) -> Splitter:
+        """That of an answer which begins after so many tokens of the prompt."""
+        if not self._grammar.marks:
+            return Splitter(self._grammar, "", (), self._tools, self._ids)
+        end = self._engine.model.detokenize(self._prompt[max(at - PROMPT_END, 0) : at], special=True)
         # Within the thinking, texts that stop an answer do not: so the engine must not look for them.
-        return Splitter(self._grammar, end, self._settings.stop if self._grammar.marks else (), self._tools)
+        return Splitter(self._grammar, end, self._settings.stop, self._tools, self._ids)
 
     def _reread(self, begun: Sequence[int], at: int) -> int:
         """Takes what there is of an answer, behind the prompt; how many tokens of it are not its thinking."""
-        if begun and self._grammar.marks:
-            end = self._engine.model.detokenize(self._prompt[max(at - PROMPT_END, 0) : at], special=True)
-            self._splitter = Splitter(self._grammar, end, self._settings.stop, self._tools)
+        self._splitter, self._at = self._new_splitter(at), at
         answered = 0
         for token in begun:
             answered += self._splitter.answering
-            self._splitter.feed(self._engine.model.detokenize([token]), token)
+            self._feed(self._engine.model.detokenize([token]), token)
         return answered
 
     def _next_run(self, seed: int, answered: int = 0) -> str:
@@ -181,8 +183,8 @@ class Answering:
         self._runs.append(run)
         self._ended = ""
         told: dict[str, Any] = {"structure": self._structure, "written": answered} if self._follows else {}
-        if self._strict is not None and self._in_call:
-            told = {"structure": self._strict.call.structure}
+        if self._arguments is not None:
+            told = {"structure": self._arguments}
         try:
             with self._cancellation.of_run() as of_run:
                 run.done = self._engine.generate(
@@ -193,12 +195,6 @@ class Answering:
                 run.done = self._engine.last
             raise
         return self._ended or run.done.stop_reason
-
-    def _begins_call(self, call: WrittenCall, reason: str) -> str:
-        """Writes what begins a strict call, or, where it is complete, what ends it; "stop" if no more may follow."""
-        self._in_call = reason == CALLS
-        self._write(call.opening if self._in_call else call.closing)
-        return "stop" if self._called else ""
 
     def _after_thinking(self) -> None:
         """Writes the end of the thinking, so that the model goes on."""
@@ -211,7 +207,7 @@ class Answering:
         """Adds a text to the answer in the model's place."""
         parts, written = Parts(), self._add(text)
         for token in written:
-            parts += self._few(self._splitter.feed(self._engine.model.detokenize([token]), token))
+            parts += self._feed(self._engine.model.detokenize([token]), token)
         self._tell([dataclasses.replace(Piece.left(parts), written=tuple(written))])
 
     def _add(self, text: str) -> list[int]:
@@ -231,9 +227,11 @@ class Answering:
             if self._ended:
                 break
             thought = self._splitter.thinking
-            parts = self._few(self._splitter.feed(one.text, one.token))
+            parts = self._feed(one.text, one.token)
             if self._begins() and parts.text:
                 self._begin_again(one.text, parts.text)
+                break
+            if self._strict and parts.call_pieces and self._argues(one.text, parts.call_pieces):
                 break
             thought = thought or self._splitter.thinking
             taken.append(Piece.of(one, parts, thought))
@@ -247,8 +245,6 @@ class Answering:
                 self._ended = CLOSED
             elif self._begins():
                 self._ended = BEGINS
-            elif self._strict is not None and not self._in_call and self._splitter.opened == self._strict.mark:
-                self._ended = CALLS
         run.steps.append((max(len(self._tokens) - before, 0), was_thinking))
         if self._ended:
             self._cancellation.end_run()
@@ -265,7 +261,31 @@ class Answering:
             self._add(token.removesuffix(answer))
             return
         self._is_free = False
-        self._splitter, self._so_far, self._tokens = self._new_splitter(), list(self._prompt), []
+        self._splitter, self._so_far, self._tokens = self._new_splitter(len(self._prompt)), list(self._prompt), []
+
+    def _argues(self, token: str, pieces: Sequence[CallPiece]) -> bool:
+        """Whether the arguments of a strict tool begin with this token: they do so again, by their grammar."""
+        piece = pieces[-1]
+        is_new = piece.id not in self._begun_calls
+        self._begun_calls.update(one.id for one in pieces)
+        grammar = self._strict.get(piece.name)
+        if grammar is None or self._arguments is not None or not is_new or not token.endswith(piece.arguments):
+            return False
+        self._ended, self._arguments = ARGUES, grammar
+        fed, self._fed = self._fed[:-1], []
+        self._ids.from_the_first()
+        self._splitter = self._new_splitter(self._at)
+        for text, one in fed:
+            self._feed(text, one)
+        if before := token.removesuffix(piece.arguments):
+            self._write(before)
+        return True
+
+    def _feed(self, text: str, token: int) -> Parts:
+        """What is certain after a further token."""
+        if self._strict:
+            self._fed.append((text, token))
+        return self._few(self._splitter.feed(text, token))
 
     def _few(self, parts: Parts) -> Parts:
         """Without the calls after the first one, if there may be only one."""

@@ -1,13 +1,10 @@
-"""Calls of tools that follow a grammar: those that an answer has to be, and those of strict tools.
-
-What begins and ends them, and the grammar of what is between.
-"""
+"""Calls of tools by grammars: those that an answer has to be, and the arguments of strict tools."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +18,13 @@ from medusa_cli.support.errors import MedusaError
 if TYPE_CHECKING:
     from medusa_cli import native
 
-ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
+NO_JSON = ("<function=", "<arg_key>")
+"""Templates with these teach calls that only begin like those in JSON."""
 
 
 @dataclass(frozen=True)
 class WrittenCall:
-    """A call whose text follows a grammar. opening, closing: what is around that text."""
+    """A call that an answer has to be. opening, closing: what is around the text that follows the grammar."""
 
     opening: str
     closing: str
@@ -43,15 +41,15 @@ class _Form:
     after: str = ""
     arguments: str = "arguments"
 
-    @property
-    def mark(self) -> str:
-        """What the model writes where it decides to call a tool; "": nothing that only calls begin with."""
-        return self.opening.rstrip()
+
+def is_harmony(template: str) -> bool:
+    """Whether a template names the tool before a message that is its arguments."""
+    return CHANNEL in template and MESSAGE in template
 
 
 def _form(template: str) -> _Form:
     """How the models of a template write a call. MedusaError if that is no JSON object with the name in it."""
-    form = None if CHANNEL in template and MESSAGE in template else format_of(template)
+    form = None if is_harmony(template) else format_of(template)
     if form is HERMES:
         has_marks = "<tool_call>" in template
         return _Form("<tool_call>\n", "\n</tool_call>") if has_marks else _Form("", "")
@@ -73,54 +71,44 @@ def written_call(template: str | None, tools: Sequence[Mapping[str, Any]], name:
     chosen = [one for one in functions if not name or one["name"] == name]
     if not chosen:
         raise MedusaError(f"tool_choice: there is no tool {name[:60]!r}" if name else "tool_choice: there are no tools")
-    return WrittenCall(form.opening, form.closing, structure.compiled(_gbnf(form, "tool_choice", json.dumps(chosen))))
+    return WrittenCall(form.opening, form.closing, structure.compiled(_gbnf(form, json.dumps(chosen))))
 
 
-@dataclass(frozen=True)
-class StrictCalls:
-    """The calls of an answer that need not call anything. mark: a token; what the model writes after it is `call`."""
+def strict_calls(template: str | None, tools: Sequence[Mapping[str, Any]]) -> dict[str, native.Grammar]:
+    """The strict ones of some tools, and the grammars of their arguments; none where these are not written in JSON.
 
-    mark: str
-    call: WrittenCall
-
-
-def strict_calls(
-    template: str | None, is_token: Callable[[str], bool], tools: Sequence[Mapping[str, Any]], one_call: bool
-) -> StrictCalls | None:
-    """The calls of tools of which some are strict; None: none is, or calls of this model begin with no token.
-
-    one_call: there is at most one. MedusaError, one line, for a schema that cannot be enforced.
+    MedusaError, one line, for a schema that cannot be enforced.
     """
     functions = [tool.get("function", tool) for tool in tools]
-    if not any(one.get("strict") is True for one in functions):
-        return None
-    try:
-        form = _form(template or "")
-    except MedusaError:
-        return None
-    others = ("<function=", "<arg_key>")  # after the same mark, but not JSON
-    if not form.mark or not is_token(form.mark) or any(one in (template or "") for one in others):
-        return None
-    told = [
-        one if one.get("strict") is True else {"name": one["name"], "parameters": ANY_ARGUMENTS} for one in functions
-    ]
-    gbnf = _gbnf(form, "tools", json.dumps(told), several=form.before != "" and not one_call)
-    call = WrittenCall(form.opening.removeprefix(form.mark), form.closing, structure.compiled(gbnf))
-    return StrictCalls(form.mark, call)
+    grammars = {
+        one["name"]: structure.compiled(_arguments(one["name"], json.dumps(one.get("parameters"))))
+        for one in functions
+        if one.get("strict") is True
+    }
+    is_json = is_harmony(template or "") or format_of(template or "").head is not None
+    return grammars if is_json and not any(mark in (template or "") for mark in NO_JSON) else {}
 
 
 @functools.lru_cache(maxsize=32)
-def _gbnf(form: _Form, field: str, functions: str, several: bool = False) -> str:
-    """field: of the request, for errors. several: a list may have more than one call."""
+def _arguments(name: str, schema: str) -> str:
+    rules = Rules()
+    return rules.text(_expression(rules, "tools", name, json.loads(schema)))
+
+
+def _expression(rules: Rules, field: str, name: str, schema: Any) -> str:
+    """That of a tool's arguments. field: of the request, for errors."""
+    try:
+        return expression_of(rules, schema or {"type": "object", "additionalProperties": False})
+    except MedusaError as error:
+        raise MedusaError(f"{field}: the tool {name[:60]!r}: {error}") from error
+
+
+@functools.lru_cache(maxsize=32)
+def _gbnf(form: _Form, functions: str) -> str:
     rules = Rules()
     calls = []
     for one in json.loads(functions):
-        try:
-            arguments = expression_of(rules, one.get("parameters") or {"type": "object", "additionalProperties": False})
-        except MedusaError as error:
-            raise MedusaError(f"{field}: the tool {one['name'][:60]!r}: {error}") from error
+        arguments = _expression(rules, "tool_choice", one["name"], one.get("parameters"))
         named = literal('{"name": ') + " " + of_json(one["name"]) + " " + literal(f', "{form.arguments}": ')
         calls.append(rules.of(f"{named} {arguments} {literal('}')}"))
-    call = rules.of(any_of(calls))
-    more = f"({literal(', ')} {call})*" if several else ""
-    return rules.text(f"{literal(form.before)} {call} {more} {literal(form.after)}")
+    return rules.text(f"{literal(form.before)} {any_of(calls)} {literal(form.after)}")

@@ -94,10 +94,6 @@ class Engine:
         """Token ids of the conversation in the model's own template, up to where the assistant speaks."""
         return prompts.chat_tokens(self.model, messages, tools=tools, thinking=thinking)
 
-    def is_token(self, mark: str) -> bool:
-        """Whether the vocabulary has a token for a whole mark."""
-        return len(self.model.tokenize(mark, add_special=False)) == 1
-
     def raw_tokens(self, text: str) -> list[int]:
         """Token ids of a prompt without a template."""
         return self.model.tokenize(text, add_special=True, parse_special=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from medusa_cli.parts.call_formats import LENIENT, NAMED, Format, Schemas
 from medusa_cli.parts.json_text import JsonObject
 from medusa_cli.parts.parameter_text import ParameterObject
-from medusa_cli.parts.records import Call, CallPiece, new_id
+from medusa_cli.parts.records import Call, CallPiece, Ids
 
 LONGEST_HEAD = 1000
 """Characters from the beginning of a call to its arguments. Where there are more, the call comes whole."""
@@ -18,9 +18,9 @@ LONGEST_HEAD = 1000
 
 @dataclass
 class _Begun:
+    id: str
     name: str
     arguments: JsonObject | ParameterObject
-    id: str = field(default_factory=new_id)
 
 
 class CallStream:
@@ -30,19 +30,19 @@ class CallStream:
     own reader decides: `matched`.
     """
 
-    def __init__(self, form: Format, schemas: Schemas, opens: str = "") -> None:
+    def __init__(self, form: Format, schemas: Schemas, ids: Ids, opens: str = "") -> None:
         """opens: the mark that the text begins with; "": none."""
-        self._form, self._schemas = form, schemas
+        self._form, self._schemas, self._ids = form, schemas, ids
         self._several = not (form.one_each and opens)
         self._held = ""
         self._begun: list[_Begun] = []
         self._ended = False
 
     @classmethod
-    def of_arguments(cls, tool: str, schemas: Schemas) -> CallStream:
+    def of_arguments(cls, tool: str, schemas: Schemas, ids: Ids) -> CallStream:
         """For a text that is nothing but the arguments of one tool, in JSON."""
-        stream = cls(NAMED, schemas, opens=tool)
-        stream._begun = [_Begun(tool, JsonObject())]
+        stream = cls(NAMED, schemas, ids, opens=tool)
+        stream._begun = [_Begun(ids(), tool, JsonObject())]
         stream._ended = tool not in schemas
         return stream
 
@@ -70,7 +70,7 @@ class CallStream:
         if arguments is None:
             self._ended = len(self._held) >= LONGEST_HEAD
         elif name in self._schemas:
-            self._begun.append(_Begun(name, arguments))
+            self._begun.append(_Begun(self._ids(), name, arguments))
         else:
             self._ended = True
         return arguments is not None and not self._ended
@@ -101,7 +101,7 @@ class CallStream:
         KeyError, TypeError or ValueError if it does not call these tools.
         """
         pieces: list[CallPiece] = []
-        calls = [call_of(one, self._schemas) for one in found]
+        calls = [call_of(one, self._schemas, self._ids) for one in found]
         for at, (call, begun) in enumerate(zip(calls, self._begun, strict=False)):
             rest = begun.arguments.rest_of(json.loads(call.arguments)) if begun.name == call.name else None
             if rest is not None:
@@ -111,7 +111,7 @@ class CallStream:
         return [*pieces, *(CallPiece(one.id, one.name, one.arguments) for one in calls if one.id not in told)], calls
 
 
-def call_of(found: Mapping[str, Any], schemas: Schemas) -> Call:
+def call_of(found: Mapping[str, Any], schemas: Schemas, ids: Ids) -> Call:
     """KeyError, TypeError or ValueError if that does not call one of the tools."""
     name = found["name"]
     if name not in schemas:
@@ -120,7 +120,7 @@ def call_of(found: Mapping[str, Any], schemas: Schemas) -> Call:
     arguments = LENIENT.decode(arguments) if isinstance(arguments, str) else arguments
     if not isinstance(arguments, dict):
         raise ValueError("arguments are an object")
-    return Call(new_id(), name, written(arguments))
+    return Call(ids(), name, written(arguments))
 
 
 def written(value: Any) -> str:

@@ -6,7 +6,7 @@ from medusa_cli.parts.call_formats import Format, Schemas
 from medusa_cli.parts.call_stream import CallStream
 from medusa_cli.parts.json_text import Unfinished
 from medusa_cli.parts.marks import begun
-from medusa_cli.parts.records import CallPiece, Parts
+from medusa_cli.parts.records import CallPiece, Ids, Parts
 
 NO_CALL = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What readers of a format raise for texts that are no calls."""
@@ -15,19 +15,14 @@ NO_CALL = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 class CallReader:
     """Splits a text into what is shown and calls of the tools in `schemas`. What calls no such tool stays text."""
 
-    def __init__(self, form: Format, schemas: Schemas) -> None:
-        self._form, self._schemas = form, schemas
+    def __init__(self, form: Format, schemas: Schemas, ids: Ids) -> None:
+        self._form, self._schemas, self._ids = form, schemas, ids
         self._held = ""
         self._at_start = True
         self._open: str | None = None  # what the text that is held begins with
-        self._stream = CallStream(form, schemas)
+        self._stream = CallStream(form, schemas, ids)
         self._after_call = False
         self._broken = False  # a call that had begun
-
-    @property
-    def opened(self) -> str:
-        """The mark that opens a call, if nothing follows it yet."""
-        return self._held if self._open and self._held == self._open else ""
 
     def feed(self, text: str) -> Parts:
         """What is certain after a further piece."""
@@ -45,7 +40,7 @@ class CallReader:
                 parts += Parts(self._text(final))
                 if self._open is None:
                     return parts
-                self._stream = CallStream(self._form, self._schemas, self._open)
+                self._stream = CallStream(self._form, self._schemas, self._ids, self._open)
                 parts += Parts(call_pieces=self._streamed(self._held))
             ends = self._form.opens.get(self._open, "")
             if not final and not (ends and self._held.find(ends, len(self._open)) >= 0):
@@ -121,9 +116,9 @@ class CallReader:
 class ArgumentsReader:
     """Reads the arguments of a tool that the format has named before. What are none is text."""
 
-    def __init__(self, tool: str, schemas: Schemas) -> None:
+    def __init__(self, tool: str, schemas: Schemas, ids: Ids) -> None:
         self._tool = tool
-        self._stream = CallStream.of_arguments(tool, schemas)
+        self._stream = CallStream.of_arguments(tool, schemas, ids)
 
     def feed(self, text: str) -> Parts:
         """What is certain after a further piece."""

@@ -50,6 +50,20 @@ class Parts:
         )
 
 
-def new_id() -> str:
-    """The id of a call: letters and digits."""
-    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(ID_LENGTH))
+class Ids:
+    """The ids of an answer's calls: letters and digits."""
+
+    def __init__(self) -> None:
+        self._given: list[str] = []
+        self._again = 0
+
+    def __call__(self) -> str:
+        """The next one."""
+        self._again += 1
+        if self._again > len(self._given):
+            self._given.append("".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(ID_LENGTH)))
+        return self._given[self._again - 1]
+
+    def from_the_first(self) -> None:
+        """Gives the same ones again, to whoever reads the same answer once more."""
+        self._again = 0

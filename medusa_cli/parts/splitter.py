@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from medusa_cli.parts.call_formats import HERMES, Format, Schemas, format_of
 from medusa_cli.parts.calls import ArgumentsReader, CallReader
 from medusa_cli.parts.marks import AROUND, Marks, begun, marks_of
-from medusa_cli.parts.records import Parts
+from medusa_cli.parts.records import Ids, Parts
 from medusa_cli.parts.sections import Section, sections
 
 
@@ -40,11 +40,18 @@ class Splitter:
     tools: those that may be called, with the schemas of their arguments. stopped: a text of `stop` came.
     """
 
-    def __init__(self, grammar: Grammar, prompt: str, stop: Sequence[str] = (), tools: Schemas | None = None) -> None:
-        """prompt: its end, as text with all marks."""
-        self._grammar, self._schemas = grammar, tools or {}
+    def __init__(
+        self,
+        grammar: Grammar,
+        prompt: str,
+        stop: Sequence[str] = (),
+        tools: Schemas | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        """prompt: its end, as text with all marks. ids: of the calls."""
+        self._grammar, self._schemas, self._ids = grammar, tools or {}, ids or Ids()
         self._sections = sections(grammar.marks, prompt)
-        self._calls = CallReader(grammar.calls, self._schemas) if tools else None
+        self._calls = CallReader(grammar.calls, self._schemas, self._ids) if tools else None
         self._arguments: ArgumentsReader | None = None  # those that are being written
         self._stop = tuple(stop)
         self._held = ""
@@ -59,11 +66,6 @@ class Splitter:
     def answering(self) -> bool:
         """Whether what comes next is the answer."""
         return self._sections.answering
-
-    @property
-    def opened(self) -> str:
-        """The mark that opens a call, if nothing follows it yet."""
-        return "" if self._calls is None else self._calls.opened
 
     def feed(self, text: str, token: int = -1) -> Parts:
         """The parts that are certain after a further token. text: what it wrote."""
@@ -96,7 +98,7 @@ class Splitter:
 
     def _argued(self, one: Section) -> Parts:
         """What a tool is called with."""
-        reader = self._arguments or ArgumentsReader(one.tool, self._schemas)
+        reader = self._arguments or ArgumentsReader(one.tool, self._schemas, self._ids)
         self._arguments = reader if one.is_piece else None
         parts = reader.feed(one.text) if one.is_piece else reader.finish(one.text)
         return dataclasses.replace(parts, text="") + self._said(self._unstopped(parts.text))

@@ -104,8 +104,8 @@ async def check_structure(request: ChatRequest | TextRequest, options: Options, 
 def _check_calls(request: ChatRequest, template: str | None) -> None:
     if request.forced_tool is not None:
         written_call(template, offered(request), request.forced_tool)
-    else:  # what calls begin with may be a token or not: a schema is refused alike
-        strict_calls(template, lambda _: True, offered(request), request.parallel_tool_calls is False)
+    else:
+        strict_calls(template, offered(request))
 
 
 def _thinking(request: Sampled) -> Options:
