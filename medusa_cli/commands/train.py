@@ -9,7 +9,7 @@ import typer
 
 from medusa_cli.commands.command_line import ModelArgument
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training.recipes import DEFAULT_KIND, DraftKind
+from medusa_cli.training.recipes import DEFAULT_ANSWERS, DEFAULT_KIND, Answers, DraftKind
 
 if TYPE_CHECKING:
     from medusa_cli.training.options import RecipeFile
@@ -52,6 +52,10 @@ def train(
         Path | None,
         typer.Option("--data", metavar="FILE", help="Prompts, one JSON object per line; default: the model's own."),
     ] = None,
+    answers: Annotated[
+        Answers,
+        typer.Option("--answers", help="What is learned: the model's own answers to the prompts, or those in --data."),
+    ] = DEFAULT_ANSWERS,
     recipe: Annotated[
         Path | None,
         typer.Option(
@@ -91,7 +95,7 @@ def train(
         n_gpu_layers=n_gpu_layers,
         file=file,
         console=messages,
-        **{"kind": kind, "heads": heads, **file.options()},
+        **{"kind": kind, "heads": heads, "answers": answers, **file.options()},
     )
     training.run(options)
 

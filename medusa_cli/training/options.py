@@ -24,6 +24,8 @@ from medusa_cli.support.files import expanded
 from .backbone.export import check_folder
 from .recipes import (
     ALL,
+    ANSWERS,
+    DEFAULT_ANSWERS,
     DEFAULT_KIND,
     DEFAULT_OBJECTIVE,
     DEFAULT_STRATEGY,
@@ -45,6 +47,7 @@ from .recipes import (
     TEXT_SHARE,
     WARMUPS,
     WHOLE,
+    Answers,
     JointRecipe,
     Recipe,
     Strategy,
@@ -59,7 +62,7 @@ DEFAULT_MINUTES = 60.0
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
 MOST_BYTES = 1 << 16
-OPTIONS = ("kind", "heads")
+OPTIONS = ("kind", "heads", "answers")
 """Keys that are also options of the command."""
 
 
@@ -108,6 +111,7 @@ KEYS = {
     "epochs": _number(0, 1e4, above=True),
     "patience": _whole(1, 1000),
     "batch": _whole(1, 1 << 20),
+    "answers": _one_of(ANSWERS),
     "longest_answer": _whole(16, 1 << 20),
     "later_turns": _one_of(LATER_TURNS),
     "turns": _whole(2, 64),
@@ -212,12 +216,12 @@ def _load(path: Path) -> Any:
 class TrainOptions:
     """One training run. What decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: from recipes.DRAFT_KINDS and recipes.OBJECTIVES. file: what a recipe says about heads and text.
-    whole_vocabulary: heads choose from all tokens, and draft_vocab is None. sidecar: write the heads alone instead of
-    base + heads in one file. minutes: time for everything, split between generation and training from measured rates.
-    tokens: how much text, instead of a share of the minutes; training gets the minutes that are left, or as long as a
-    fixed number of rounds takes if none are given. n_gpu_layers, threads, parallel: as for the engine (negative or 0:
-    its own choice).
+    kind, objective: from recipes.DRAFT_KINDS and recipes.OBJECTIVES. answers: whose are learned, the model's own to the
+    prompts in `data`, or those given there. file: what a recipe says about heads and text. whole_vocabulary: heads
+    choose from all tokens, and draft_vocab is None. sidecar: write the heads alone instead of base + heads in one file.
+    minutes: time for everything, split between generation and training from measured rates. tokens: how much text,
+    instead of a share of the minutes; training gets the minutes that are left, or as long as a fixed number of rounds
+    takes if none are given. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers (None: all) together with the heads, by `joint_strategy`, into a new
@@ -237,6 +241,7 @@ class TrainOptions:
     heads: int = 4
     minutes: float | None = None
     data: Path | None = None
+    answers: Answers = DEFAULT_ANSWERS
     seed: int = 0
     tokens: int | None = None
     threads: int = 0
@@ -331,7 +336,7 @@ class TrainOptions:
 
     def as_json(self) -> dict[str, Any]:
         """What a report says about the options; files only by name."""
-        said = ("kind", "objective", "heads", "minutes", "tokens", "data", "seed", "threads", "parallel")
+        said = ("kind", "objective", "heads", "minutes", "tokens", "data", "answers", "seed", "threads", "parallel")
         return {name: getattr(self, name) for name in said} | {
             "data": self.data.name if self.data else None,
             "draft_vocab": ALL if self.whole_vocabulary else self.draft_vocab,
@@ -353,6 +358,11 @@ class TrainOptions:
                 raise MedusaError(f"{'--' if key in OPTIONS else ''}{key} {value}: it must be {rule.right}")
         if self.minutes is not None and not self.minutes > 0:
             raise MedusaError(f"--minutes {self.minutes:g}: must be positive")
+        if self.answers == "given":
+            if self.data is None:
+                raise MedusaError("--answers given: give a file with conversations, --data FILE")
+            if self.text.later_turns != "given":
+                raise MedusaError("later_turns: with --answers given, all turns come from the file: leave it out")
         if self.kind == STREAMS:
             self._check_streams()
         else:

@@ -200,6 +200,9 @@ MOST_STREAMS_EVALUATED = 4096
 
 # --- text ------------------------------------------------------------------------------------------
 
+Answers = Literal["own", "given"]
+ANSWERS: tuple[Answers, ...] = get_args(Answers)
+DEFAULT_ANSWERS: Answers = "own"
 LaterTurns = Literal["given", "self-written"]
 LATER_TURNS: tuple[LaterTurns, ...] = get_args(LaterTurns)
 

@@ -58,6 +58,8 @@ def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
     drafts = STREAMS if options.kind == STREAMS else f"{options.kind} heads"
     say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {drafts}")
+    if options.answers == "given":
+        say(console, f"Learning the answers in {options.data}, not the model's own")
     if corpus.tokens:
         say(console, f"Continuing with {corpus.tokens} tokens from an earlier run.")
     where = f"{corpus.folder} ({free / GIB:.1f} GiB free)"

@@ -16,11 +16,12 @@ from medusa_cli.support.locks import only_user, only_writer
 
 from .heads.torch_setup import deterministic, pick_device, require_torch
 from .options import TrainOptions
-from .recipes import STREAMS
+from .recipes import DEFAULT_ANSWERS, STREAMS
 from .reporting import TrainResult, announce, report, say
 from .resuming import Interrupt, Stopped, remove_leftovers
 from .text.corpus import Corpus
 from .text.dialogs import FileSource, PromptSource, SeedSource
+from .text.given import Dialog, load_dialogs
 
 IN_USE = "wait until it has ended, or set another work_dir or seed in a recipe"
 
@@ -42,7 +43,7 @@ def run(options: TrainOptions) -> TrainResult:
             f"{options.model}: a model of {base.parts} files cannot hold its heads: leave out -o, or add --sidecar"
         )
     trial.run(options.model)
-    source = FileSource(options.data) if options.data else SeedSource(options.seed)
+    source = _source(options)
     folder = work_folder(options, base)
     outputs = [path for path in (options.output, options.export_hf, options.adapter) if path is not None]
     with only_user(folder, IN_USE), only_writer(*outputs):
@@ -58,7 +59,7 @@ def run(options: TrainOptions) -> TrainResult:
 
 
 def _run_phases(
-    options: TrainOptions, base: BaseModel, folder: Path, source: PromptSource, interrupt: Interrupt
+    options: TrainOptions, base: BaseModel, folder: Path, source: PromptSource | list[Dialog], interrupt: Interrupt
 ) -> tuple[TrainResult, list[Path]]:
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, which require_torch() prepares for.
@@ -83,11 +84,20 @@ def _run_phases(
     return finish.finish(drafts, writing)
 
 
+def _source(options: TrainOptions) -> PromptSource | list[Dialog]:
+    """Where prompts come from, or, with their answers, whole conversations."""
+    if options.data is None:
+        return SeedSource(options.seed)
+    return load_dialogs(options.data) if options.answers == "given" else FileSource(options.data)
+
+
 def work_folder(options: TrainOptions, base: BaseModel) -> Path:
     """Where this run keeps its text: the same for runs whose text is the same."""
     try:
         prompts = sha256(options.data) if options.data else "own"
     except OSError as error:
         raise MedusaError(f"{options.data}: cannot be read ({error.strerror or error})") from error
-    key = hashlib.sha256(f"{base.content} {prompts} {options.seed}{options.text.key}".encode()).hexdigest()[:12]
+    answers = "" if options.answers == DEFAULT_ANSWERS else f" {options.answers}"
+    said = f"{base.content} {prompts} {options.seed}{options.text.key}{answers}"
+    key = hashlib.sha256(said.encode()).hexdigest()[:12]
     return (options.work_dir or paths.cache_dir() / "train") / f"{base.fingerprint}-{key}"

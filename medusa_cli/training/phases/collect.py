@@ -1,4 +1,4 @@
-"""The model writes the text that its heads learn from, if the devices have the memory."""
+"""The text that heads learn from: the model writes it, if the devices have the memory, or reads what a file gives."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ..reporting import say
 from ..text.corpus import Corpus
 from ..text.dialogs import MAX_TURN, PromptSource
 from ..text.generate import TextWriter, longest_answer
+from ..text.given import Dialog, GivenTexts
 from . import Setup
 from .planning import Schedule
 
 
-def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: Schedule) -> float:
-    """Fills `corpus` until the schedule has enough; writes nothing if an earlier call of the same kind had. Returns the
-    seconds that writing took, over all calls.
+def collect_text(setup: Setup, corpus: Corpus, source: PromptSource | list[Dialog], schedule: Schedule) -> float:
+    """Fills `corpus` until the schedule has enough; adds nothing if an earlier call of the same kind had. source: of
+    prompts, or conversations with answers. Returns the seconds that this took, over all calls.
 
     Stopped after Ctrl-C: complete answers are then on disk.
     """
@@ -40,17 +41,22 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: S
         return setup.interrupt.requested or (schedule.tokens is None and tokens_left() <= 0)
 
     if tokens_left() > 0:
-        writer = TextWriter(
-            setup.open(),
-            corpus,
-            source,
-            seed=options.seed,
-            parallel=options.parallel,
-            threads=options.threads,
-            self_written=options.data is None,
-            recipe=options.text,
-        )
-        with phase(options.console, "Writing text", "tokens") as bar:
+        writer: TextWriter | GivenTexts
+        if isinstance(source, list):
+            writer = GivenTexts(setup.open(), corpus, source, options.text, options.threads)
+        else:
+            writer = TextWriter(
+                setup.open(),
+                corpus,
+                source,
+                seed=options.seed,
+                parallel=options.parallel,
+                threads=options.threads,
+                self_written=options.data is None,
+                recipe=options.text,
+            )
+        title = "Reading text" if isinstance(source, list) else "Writing text"
+        with phase(options.console, title, "tokens") as bar:
 
             def on_tokens(unfinished: int) -> None:
                 corpus.state["seconds"] = seconds()
@@ -61,7 +67,7 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource, schedule: S
         if writer.too_long:
             limit = f"{writer.max_prompt} tokens (the model's context less its answer)"
             say(options.console, f"Skipped {writer.too_long} prompts of over {limit}")
-        if source.too_long:
+        if not isinstance(source, list) and source.too_long:
             say(options.console, f"Skipped {source.too_long} conversations that open with over {MAX_TURN} characters")
     setup.interrupt.check()
     taken = seconds()

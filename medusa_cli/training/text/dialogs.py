@@ -7,17 +7,16 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from medusa_cli import native
 from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.prompts import Message, rendered, rendered_tokens
-from medusa_cli.prompts.prompt_files import read_records
 from medusa_cli.prompts.seeds.data import OPENERS
 from medusa_cli.prompts.seeds.prompts import Conversation, follow_up, iter_conversations
 from medusa_cli.support.errors import MedusaError
 
 from ..resuming import Stopped
+from .records import read_dialogs
 
 MAX_PASSES = 8
 """How many passes over a file of prompts (each but the first at higher temperatures) until it is used up."""
@@ -88,43 +87,17 @@ def _shortened(conversation: Conversation) -> Conversation | None:
 
 
 def load_conversations(path: Path) -> list[Conversation]:
-    """Reads JSON lines, or one JSON array, of any of four forms; answers in it are ignored, the model writes its own.
-
-    {"prompt": str} | {"messages": [{"role", "content"}]} | {"turns": [str]} (MT-Bench) | {"conversations":
-    [{"from", "value"}]} (ShareGPT). MedusaError with file and place for anything else.
-    """
-    conversations = [_conversation(record, where) for where, record in read_records(path)]
-    if not conversations:
+    """The user's turns of a file, and system texts; the model writes its own answers. MedusaError as from records."""
+    found = [_conversation(messages) for _, messages in read_dialogs(path)]
+    if not found:
         raise MedusaError(f"{path}: holds no prompts, give one JSON object per line")
-    return conversations
+    return found
 
 
-def _conversation(record: Any, where: str) -> Conversation:
-    """One record of any of the four forms."""
-    if not isinstance(record, dict):
-        raise MedusaError(f"{where}: not a JSON object")
-    if "prompt" in record:
-        return _checked([("user", record["prompt"])], "prompt", where)
-    if "turns" in record:
-        turns = record["turns"]
-        return _checked([("user", turn) for turn in turns] if isinstance(turns, list) else None, "turns", where)
-    for field, role_key, text_key in (("messages", "role", "content"), ("conversations", "from", "value")):
-        if field in record:
-            items = record[field]
-            if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-                raise MedusaError(f"{where}: {field!r} must be a list of objects")
-            return _checked([(item.get(role_key), item.get(text_key)) for item in items], field, where)
-    raise MedusaError(f"{where}: no 'prompt', 'messages', 'turns' or 'conversations' in it")
-
-
-def _checked(pairs: list[tuple[Any, Any]] | None, field: str, where: str) -> Conversation:
-    """User turns and system text from (role, text) pairs; other roles are left out."""
-    wanted = [(role, text) for role, text in pairs or [] if role in ("user", "human", "system")]
-    turns = [text for role, text in wanted if role != "system"]
-    if not turns or not all(isinstance(text, str) and text.strip() for _, text in wanted):
-        raise MedusaError(f"{where}: {field!r} holds no user text, or a turn that is not text")
-    system = next((text for role, text in wanted if role == "system"), None)
-    return Conversation(tuple(turns), system)
+def _conversation(messages: Sequence[Message]) -> Conversation:
+    turns = tuple(message["content"] for message in messages if message["role"] == "user")
+    system = next((message["content"] for message in messages if message["role"] == "system"), None)
+    return Conversation(turns, system)
 
 
 class UserTurns:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medusa_cli import native
-from medusa_cli.decoding.loops import is_degenerate, loop_start
+from medusa_cli.decoding.loops import loop_start
 from medusa_cli.decoding.prompts import Message, chat_tokens
 from medusa_cli.prompts.seeds.prompts import Conversation
 from medusa_cli.support.atomic import atomic_file
@@ -27,13 +27,11 @@ from medusa_cli.support.errors import MedusaError
 
 from ..recipes import TextRecipe
 from ..resuming import Stopped
-from .corpus import PRIVATE, Corpus, NewText, Text
+from .corpus import PRIVATE, Corpus, Text
 from .dialogs import PromptSource, UserTurns
-from .sources import KnownTexts
+from .filter import TextFilter
 
 MAX_PROMPT = 1024
-MIN_TEXT = 6
-"""Shorter texts do not teach the deeper heads anything."""
 TYPICAL_ANSWER = 220
 ROUND_WAVES = 16
 """Answers per sequence slot and round: enough that slots idling at a round's end do not matter."""
@@ -92,7 +90,7 @@ class TextWriter:
         if self.talks and not has_template:
             raise MedusaError("later_turns: the model has no chat template, so it writes no turns of its own")
         self.user_turns = UserTurns(model, parallel, threads) if self.own_openings or self.talks else None
-        self.known = KnownTexts(tokens for _, tokens in corpus.stored())
+        self.filter = TextFilter(model, corpus)
         self.too_long = 0
         """How many prompts this writer has left out because they have over max_prompt tokens."""
 
@@ -210,7 +208,10 @@ class TextWriter:
             nonlocal finished
             assert states is not None
             finished += len(tokens)
-            self._keep(*pairs[index], tokens, states)
+            job, prompt = pairs[index]
+            text = Text(job.id, job.group, len(tokens), False, job.source, job.temperature, len(prompt))
+            if not self.filter.keep(text, prompt, tokens, states):
+                self.corpus.state.setdefault("dropped", []).append(job.id)
             return not should_stop()
 
         def on_progress(total: int) -> None:
@@ -236,27 +237,6 @@ class TextWriter:
         if not should_stop():
             self.corpus.state.update(rounds=current.number + 1, dropped=[])
             self.corpus.flush()
-
-    def _keep(self, job: Job, prompt: list[int], tokens: list[int], states: NDArray[np.float16]) -> None:
-        """Adds the part of an answer that is worth training on; counts what was generated and what became of it."""
-        self._count("generated", job.source, len(tokens))
-        kept = loop_start(tokens)
-        states = np.array(states[:kept], dtype=np.float16)
-        usable = kept >= MIN_TEXT and not is_degenerate(tokens[:kept]) and bool(np.isfinite(states).all())
-        duplicate = usable and self.known.add(tokens[:kept])
-        if duplicate:
-            self._count("duplicates", job.source, kept)
-        if duplicate or not usable:
-            self.corpus.state.setdefault("dropped", []).append(job.id)
-            return
-        complete = kept == len(tokens) and self.model.is_eog(tokens[-1])
-        text = Text(job.id, job.group, kept, complete, job.source, job.temperature, len(prompt))
-        self.corpus.add(NewText(text, np.array(tokens[:kept], np.int32), states, np.array(prompt, np.int32)))
-
-    def _count(self, what: str, source: str, tokens: int) -> None:
-        """Adds to the corpus's state, which is written together with its texts."""
-        counts = self.corpus.state.setdefault(what, {})
-        counts[source] = counts.get(source, 0) + tokens
 
 
 def longest_answer(n_ctx_train: int, recipe: TextRecipe) -> int:
