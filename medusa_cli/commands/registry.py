@@ -25,9 +25,9 @@ _SPOKEN = {
     ),
 }
 _TRAIN_KEYS = (
-    "adapter", "draft_vocab", "export_hf", "joint_heads_rate", "joint_layers", "joint_rate", "joint_rounds",
-    "joint_strategy", "joint_warmup", "joint_weight", "objective", "parallel", "seed", "streams_layers", "tokens",
-    "work_dir",
+    "adapter", "draft_vocab", "export_hf", "joint_batch", "joint_heads_rate", "joint_layers", "joint_rate",
+    "joint_rounds", "joint_strategy", "joint_warmup", "joint_weight", "objective", "parallel", "seed",
+    "streams_layers", "tokens", "work_dir",
 )  # fmt: skip
 _TRAIN = {f"--{key.replace('_', '-')}": f"set the key `{key}` in a recipe file (--recipe)" for key in _TRAIN_KEYS}
 _TRAIN["-s"] = _TRAIN["--seed"]

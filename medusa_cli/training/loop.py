@@ -86,6 +86,18 @@ def text_batches(examples: Examples, rows: int, texts: Sequence[int] | None = No
         yield _texts(examples, batch)
 
 
+def parts_of(picked: Picked, rows: int) -> Iterator[Picked]:
+    """A batch of whole texts in parts with up to `rows` rows (more if one text is longer)."""
+    assert picked.lengths is not None
+    at, part = 0, list[int]()
+    for length in picked.lengths:
+        if part and sum(part) + length > rows:
+            yield Picked(picked.index[at : at + sum(part)], tuple(part))
+            at, part = at + sum(part), []
+        part.append(length)
+    yield Picked(picked.index[at:], tuple(part))
+
+
 def _texts(examples: Examples, texts: Sequence[int]) -> Picked:
     lengths = tuple(examples.lengths[text] for text in texts)
     parts = [torch.arange(examples.lengths[text]) + int(examples.starts[text]) for text in texts]
@@ -140,7 +152,8 @@ class Loop:
     plan: everything the result depends on besides the rows, a dataclass with seed, steps and batch (rows per step,
     about). whole_texts: batches are made of them. rising: steps in which the rates rise. evaluations: how many a run
     has, evenly spaced. patience: this many of them in a row without a new best end the run. measures_fresh: one more
-    comes before the first step. read_every: steps between two losses that are read back.
+    comes before the first step. read_every: steps between two losses that are read back. at_once: rows of a batch of
+    whole texts whose gradients are computed together, about; None: all.
     """
 
     plan: Any
@@ -150,6 +163,7 @@ class Loop:
     patience: int | None = None
     measures_fresh = False
     read_every = 1
+    at_once: int | None = None
 
     def __init__(
         self,
@@ -242,12 +256,17 @@ class Loop:
         return self.step >= self.plan.steps or exhausted
 
     def _learn(self, data: Any, order: BatchOrder) -> Tensor:
-        """Does one step and returns its loss. Gradients of more than one batch would be added up here."""
-        loss = self._loss(data, order.pick(self.step))
+        """Does one step and returns its loss, the mean of its parts' by their rows."""
+        picked = order.pick(self.step)
+        parts = [picked] if self.at_once is None else list(parts_of(picked, self.at_once))
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        losses = []
+        for part in parts:
+            loss = self._loss(data, part) * (len(part.index) / len(picked.index))
+            loss.backward()
+            losses.append(loss.detach())
         self._update()
-        return loss
+        return torch.stack(losses).sum()
 
     def _update(self) -> None:
         for group in self.optimizer.param_groups:

@@ -125,6 +125,7 @@ KEYS = {
     "joint_rate": _number(0, 1, above=True),
     "joint_heads_rate": _number(0, 1e4, above=True),
     "joint_weight": _number(0, 1e4, above=True),
+    "joint_batch": _whole(1, 1 << 20),
     "joint_rounds": _number(0, 1e4, above=True),
     "adapter": NAME,
     "export_hf": NAME,
@@ -258,6 +259,7 @@ class TrainOptions:
     joint_rate: float | None = None
     joint_heads_rate: float | None = None
     joint_weight: float | None = None
+    joint_batch: int | None = None
     joint_rounds: float | None = None
     adapter: Path | None = None
     streams_layers: int = STREAMS_LAYERS
@@ -323,6 +325,7 @@ class TrainOptions:
             rate=self.joint_rate,
             heads_rate=self.joint_heads_rate,
             heads_weight=self.joint_weight,
+            batch=self.joint_batch,
         )
 
     @property
@@ -396,7 +399,7 @@ class TrainOptions:
             raise MedusaError(f"joint_strategy {self.joint_strategy}: streams learn with {known}")
         if self.joint and "joint_layers" in self.file.values:
             raise MedusaError("joint_layers: streams train the layers they run through, use streams_layers")
-        for name in ("joint_warmup", "joint_heads_rate"):
+        for name in ("joint_warmup", "joint_heads_rate", "joint_batch"):
             if self.joint and getattr(self, name) is not None:
                 raise MedusaError(f"{name} applies to heads, not to streams: leave it out")
         if self.export_hf is not None:

@@ -152,10 +152,13 @@ def test_a_tensor_that_nothing_reads_is_refused(tmp_path: Path) -> None:
 def test_fresh_adapters_change_nothing_and_merged_ones_what_they_learned(tmp_path: Path) -> None:
     path = random_base(tmp_path / "base.gguf", "qwen2")
     layers = opened(path)
-    adapters = Adapters(layers, 4, 16.0, 0.0)
+    adapters = Adapters(layers, 4, 16.0, 0.1)
     x = torch.randn(20, HIDDEN)
     with torch.no_grad():
-        torch.testing.assert_close(layers(x, [12, 8], adapters.project), layers(x, [12, 8]))
+        assert torch.equal(layers(x, [12, 8], adapters.project), layers(x, [12, 8]))  # so KL begins at 0
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(layers(x, [12, 8], adapters.project), layers(x, [12, 8]))
+        adapters.eval()
         for b in adapters.b.values():
             b.normal_(0, 0.05)
         expected = layers(x, [12, 8], adapters.project)

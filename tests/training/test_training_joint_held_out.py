@@ -37,9 +37,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[dict[
     seen: list[dict[str, torch.Tensor]] = []
     real = HeldOutTexts.measure
 
-    def measure(self: HeldOutTexts, step: int, through: Any, heads: Heads) -> HeldOut:
+    def measure(self: HeldOutTexts, step: int, through: Any, heads: Heads, before: Any) -> HeldOut:
         seen.append({name: value.clone() for name, value in heads.state_dict().items()})
-        return replace(real(self, step, through, heads), tokens_per_step=values[len(seen) - 1])
+        return replace(real(self, step, through, heads, before), tokens_per_step=values[len(seen) - 1])
 
     monkeypatch.setattr(HeldOutTexts, "measure", measure)
     return seen
@@ -119,3 +119,45 @@ def test_rounds_over_the_text(given: TrainOptions, rounds: float) -> None:
         return int(plan["steps"])
 
     assert steps(rounds) == pytest.approx(steps(None) / recipes.JOINT_EPOCHS * rounds, abs=1)
+
+
+def test_a_batch_in_parts_learns_as_one_in_one_piece(given: TrainOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean over a batch's rows is that over its parts, each weighted by its rows."""
+
+    def gradients(at_once: int) -> tuple[list[torch.Tensor], float]:
+        monkeypatch.setattr(JointFit, "at_once", at_once)
+        given.output.unlink(missing_ok=True)
+        found: list[torch.Tensor] = []
+        real = JointFit._update
+
+        def keep(self: JointFit) -> None:
+            if self.step == 0 and not found:
+                found.extend(value.grad.clone() for value in self.adapters.parameters() if value.grad is not None)
+            real(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(JointFit, "_update", keep)
+            runs = ended(patch)
+            train.run(
+                replace(
+                    given,
+                    joint_strategy="truth",
+                    joint_batch=400,
+                    joint_rounds=0.5,
+                    work_dir=given.output.parent / f"work{at_once}",
+                    console=Console(file=io.StringIO()),
+                )
+            )
+        return found, runs[-1].curve[0].backbone
+
+    monkeypatch.setattr(
+        recipes,
+        "JOINT_RECIPES",
+        {name: replace(made, dropout=0.0, heads_weight=0.0) for name, made in recipes.JOINT_RECIPES.items()},
+    )
+    for number in (60, 10**6):
+        write_text(replace(given, work_dir=given.output.parent / f"work{number}"))
+    (parts, loss), (whole, same) = gradients(60), gradients(10**6)
+    assert loss == pytest.approx(same, rel=1e-4)
+    for one, other in zip(parts, whole, strict=True):
+        assert (one - other).norm() <= 0.01 * other.norm()  # probabilities are rounded to the output's type

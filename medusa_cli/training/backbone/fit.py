@@ -12,12 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from ..heads.layers import HeadInputs, Heads
+from ..heads.loss import base_loss
 from ..heads.torch_setup import matmul_dtype
-from ..loop import Loop, Picked, rising_steps
+from ..loop import BatchOrder, Loop, Picked, rising_steps
 from ..recipes import JointRecipe, joint_evaluations
 from .layers import Adapters, TopLayers
 from .quality import HeldOut, Through
 from .states import TextData
+
+PART = 1_000_003_000
+"""Between the seeds of a step's parts."""
+ROWS_AT_ONCE = 512
+"""Answer tokens whose gradients are computed together: the activations of all layers are in memory."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class JointFit(Loop):
 
     plan: JointPlan
     measures_fresh = True
+    at_once = ROWS_AT_ONCE
 
     def __init__(self, plan: JointPlan, layers: TopLayers, heads: Heads, device: torch.device) -> None:
         self.layers, self.heads, recipe = layers, heads, plan.recipe
@@ -75,6 +82,7 @@ class JointFit(Loop):
         super().__init__(plan, nn.ModuleList([self.adapters, heads]), groups, device)
         self.rising, self.evaluations = rising_steps(plan.steps, recipe.rising, 4), joint_evaluations(plan.steps)
         self.curve: list[JointPoint] = []
+        self._parts: list[tuple[int, Tensor, Tensor]] = []  # of one step: rows, both losses
         self.held_out: list[HeldOut] = []
 
     def timed_step(self, data: TextData) -> float:
@@ -83,20 +91,30 @@ class JointFit(Loop):
         self.run(data, should_stop=lambda: self.step > last)
         return time.monotonic() - begin
 
-    def _measured(self, evaluate: Callable[[int, Through, Heads], HeldOut]) -> float:
+    def _measured(self, evaluate: Callable[[int, Through, Heads, Through], HeldOut]) -> float:
         self.adapters.eval()
-        self.held_out.append(evaluate(self.step, self._forward, self.heads))
+        self.held_out.append(evaluate(self.step, self._forward, self.heads, self._before))
         self.adapters.train()
         return self.held_out[-1].tokens_per_step
 
+    def _learn(self, data: TextData, order: BatchOrder) -> Tensor:
+        self._parts = []
+        return super()._learn(data, order)
+
     def _loss(self, data: TextData, picked: Picked) -> Tensor:
-        """The loss of backbone and heads on one batch of whole texts."""
+        """The loss of backbone and heads on whole texts."""
+        assert data.base is not None
         whole, entered = data.entered(picked)
         lengths = [len(text.fed) for text in whole]
         normed = self._forward(entered, lengths).split(lengths)
         answers = [states[text.answer_at :] for states, text in zip(normed, whole, strict=True)]
         rows = torch.cat([torch.arange(text.span.start, text.span.start + text.span.length) for text in whole])
-        backbone = data.base_loss(torch.cat(answers), rows, self.plan.recipe.distils)
+        teacher = None
+        if self.plan.recipe.distils:  # without adapters, not the engine's states: nothing is learned from its rounding
+            before = self._before(entered, lengths).split(lengths)
+            teacher = torch.cat([states[text.answer_at :] for states, text in zip(before, whole, strict=True)])
+        said = torch.from_numpy(data.base.tokens[rows.numpy()])
+        backbone = base_loss(torch.cat(answers), teacher, said, data.base.output)
         embeddings, sees_prompts = data.source.embeddings, self.heads.shape.sees_prompts
         inputs = HeadInputs(
             torch.cat([states[:-1] for states in answers]),
@@ -107,11 +125,12 @@ class JointFit(Loop):
         )
         z = self.heads(inputs, data.output.dtype)
         heads = data.drafts.loss(z, picked, self.heads.output(data.output))
-        self._losses = backbone, heads
+        self._parts.append((len(picked.index), backbone.detach(), heads.detach()))
         return backbone + heads_weight(self.step, self.plan.steps, self.plan.recipe) * heads
 
     def _read(self, loss: Tensor) -> float:
-        backbone, heads = (float(part.detach()) for part in self._losses)
+        rows = sum(part[0] for part in self._parts)
+        backbone, heads = (sum(part[0] / rows * float(part[which]) for part in self._parts) for which in (1, 2))
         self.curve.append(JointPoint(self.step, backbone, heads))
         return heads
 
@@ -120,8 +139,15 @@ class JointFit(Loop):
         faster = torch.autocast(self.device.type, torch.bfloat16, enabled=matmul_dtype(self.device) == torch.bfloat16)
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), faster:
-            torch.manual_seed(self.plan.seed * 1_000_003 + self.step)
+            torch.manual_seed(self.plan.seed * 1_000_003 + self.step + len(self._parts) * PART)
             normed: Tensor = self.layers(entered, lengths, self.adapters.project)
+        return normed.float()
+
+    @torch.no_grad()
+    def _before(self, entered: Tensor, lengths: list[int]) -> Tensor:
+        """The same without adapters: what the layers said before (2.3.2)."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=matmul_dtype(self.device) == torch.bfloat16):
+            normed: Tensor = self.layers(entered, lengths)
         return normed.float()
 
     def _state(self) -> dict[str, Any]:

@@ -192,7 +192,7 @@ class TextData:
         return [self.states.texts[number] for number in numbers], torch.from_numpy(rows).to(self.output.device).float()
 
     def base_loss(self, states: Tensor, rows: Tensor, distils: bool) -> Tensor:
-        """Loss of the base's own states [R, h] at `rows` of the corpus, against what it was, else against tokens."""
+        """Loss of the base's own states [R, h] at `rows` of the corpus, against the engine's, else against tokens."""
         assert self.base is not None
         teacher = self.source.states.gather(rows) if distils else None
         return base_loss(states, teacher, torch.from_numpy(self.base.tokens[rows.numpy()]), self.base.output)
