@@ -163,7 +163,11 @@ def test_fresh_adapters_change_nothing_and_merged_ones_what_they_learned(tmp_pat
             b.normal_(0, 0.05)
         expected = layers(x, [12, 8], adapters.project)
         assert float((expected - layers(x, [12, 8])).norm() / expected.norm()) > 0.01
-        merge.merge(layers_tensors := BaseTensors(path), adapters, "base", tmp_path / "new.gguf", lambda *_: None)
+        moved = merge.merge(
+            layers_tensors := BaseTensors(path), adapters, "base", tmp_path / "new.gguf", lambda *_: None
+        )
+        assert moved.learned > 0.01
+        assert moved.rounded < 1e-3
         torch.testing.assert_close(opened(tmp_path / "new.gguf")(x, [12, 8]), expected, rtol=1e-3, atol=1e-3)
     assert layers_tensors.header.metadata()["general.name"] == "random qwen2"
 

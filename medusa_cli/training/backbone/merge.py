@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from medusa_cli import native
@@ -32,10 +33,20 @@ from .shape import BaseTensors
 
 MERGED_TYPE = GGMLQuantizationType.Q8_0
 """Fine enough for small changes; 4-bit types would round most of them away."""
+FLOAT = GGMLQuantizationType.F32
 KEPT_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
 """Types finer than MERGED_TYPE are kept."""
 NAME_KEY = "general.name"
 NAME_ENDING = " (Medusa-2)"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far the adapted matrices are from what they were, in parts of their size (root mean square): what was
+    learned, and what the type of the file rounds away."""
+
+    learned: float
+    rounded: float
 
 
 def merge(
@@ -45,7 +56,7 @@ def merge(
     path: Path,
     on_bytes: Callable[[int, int], None],
     ending: str = NAME_ENDING,
-) -> None:
+) -> Moved:
     """Writes the base in `tensors` with `adapters` merged to `path`, whole or not at all.
 
     It is called `name` with `ending`, so that nobody takes it for the base.
@@ -59,17 +70,23 @@ def merge(
         kv.append(renamed)
     start = build(kv, infos, header.alignment, header.version)
     total, done = len(start) + sum(info.nbytes for info in infos), len(start)
+    squares = np.zeros(3)
     with opened(tensors.path) as source, atomic_file(path) as out:
         out.write(start)
         for old, new in zip(header.tensors, infos, strict=True):
             if old.name in adapted:
-                changed = tensors.load(old.name) + adapters.change(adapted[old.name]).cpu().numpy()
-                out.write(_encoded(changed, new.type))
+                weight, change = tensors.load(old.name), adapters.change(adapted[old.name]).cpu().numpy()
+                written = _encoded(weight + change, new.type)
+                rounding = _decoded(written, new) - (weight + change)
+                squares += [np.vdot(part, part) for part in (weight, change, rounding)]
+                out.write(written)
             else:
                 out.writelines(chunks(source, header.data_offset + old.offset, old.nbytes))
             out.write(bytes(padded(new.nbytes, header.alignment) - new.nbytes))
             done += new.nbytes
             on_bytes(done, total)
+    learned, rounded = np.sqrt(squares[1:] / squares[0])
+    return Moved(float(learned), float(rounded))
 
 
 def _info(tensor: TensorInfo, adapted: bool) -> TensorInfo:
@@ -84,6 +101,12 @@ def _encoded(matrix: NDArray[np.float32], kind: int) -> bytes:
     if kind == GGMLQuantizationType.F32:
         return matrix.astype("<f4").tobytes()
     return native.quantize_rows(GGMLQuantizationType(kind).name.lower(), np.ascontiguousarray(matrix))
+
+
+def _decoded(written: bytes, info: TensorInfo) -> NDArray[np.float32]:
+    kind = GGMLQuantizationType(info.type)
+    rows = np.frombuffer(written, np.uint8).reshape(info.shape[-1], -1)
+    return dequantize(rows if kind not in KEPT_TYPES else rows.view("<f4" if kind == FLOAT else "<f2"), kind)
 
 
 @contextlib.contextmanager

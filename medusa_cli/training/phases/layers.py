@@ -36,20 +36,21 @@ from .prepare import DataSet, Material
 @dataclass(frozen=True)
 class NewModel:
     """A base that was changed. base: its file, in the work folder; old, adapters: what it was, and what was added. own,
-    foreign: its distance from the old one. rows [N]: the held-out answers' rows of the corpus, ascending; values
-    [N, h] float16: what it computes there, after the final norm."""
+    foreign: its distance from the old one; moved: that of its matrices. rows [N]: the held-out answers' rows of the
+    corpus, ascending; values [N, h] float16: what it computes there, after the final norm."""
 
     base: BaseModel
     old: BaseModel
     adapters: Adapters
     own: quality.Distance
     foreign: quality.Distance
+    moved: merge.Moved
     rows: NDArray[np.int64]
     values: Tensor
 
     def as_json(self) -> dict[str, Any]:
         """For the record."""
-        return {"distance": {"own": asdict(self.own), "foreign": asdict(self.foreign)}}
+        return {"distance": {"own": asdict(self.own), "foreign": asdict(self.foreign)}, "moved": asdict(self.moved)}
 
 
 def open_layers(setup: Setup) -> TopLayers:
@@ -159,7 +160,11 @@ def make_new(
     the answers of `held`. ending: its name's."""
     options, path = setup.options, setup.folder / f"{setup.options.kind}{NEW_MODEL}"
     with phase(options.console, "Merging", "bytes") as bar:
-        merge.merge(top.tensors, adapters, setup.base.name, path, bar.update, ending)
+        moved = merge.merge(top.tensors, adapters, setup.base.name, path, bar.update, ending)
+    say(
+        options.console,
+        f"The trained matrices moved by {moved.learned:.2%} of their size; rounding in the file is {moved.rounded:.2%}",
+    )
     setup.interrupt.check()
     new, total = setup.open(path), sum(text.span.length for text in held)
     with setup.counting("Comparing models", "tokens", total) as on_rows:
@@ -169,4 +174,4 @@ def make_new(
         states = material.source.states.gather(torch.from_numpy(at))
         own = quality.Distance.of(quality.compare(states, values, top.output, said))
         foreign = quality.foreign_distance(old, new, PASSAGES, top.output, options.threads)
-    return NewModel(read_base(path), setup.base, adapters, own, foreign, at, values), new
+    return NewModel(read_base(path), setup.base, adapters, own, foreign, moved, at, values), new
