@@ -62,6 +62,12 @@ def train(
             "--recipe", metavar="FILE", help="A recipe file (TOML or JSON): seed, tokens and everything else."
         ),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--start", metavar="HEADS", help="Begin with the heads of a file, such as those of a fine-tune's base."
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option("-t", "--threads", min=0, help="CPU threads; 0: physical cores.")] = 0,
     n_gpu_layers: Annotated[
         int, typer.Option("-ngl", "--n-gpu-layers", min=-1, help="Layers on the GPU; -1: all if there is one.")
@@ -95,7 +101,7 @@ def train(
         n_gpu_layers=n_gpu_layers,
         file=file,
         console=messages,
-        **{"kind": kind, "heads": heads, "answers": answers, **file.options()},
+        **{"kind": kind, "heads": heads, "answers": answers, "start": start, **file.options()},
     )
     training.run(options)
 

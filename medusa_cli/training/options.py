@@ -11,6 +11,7 @@ import importlib
 import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from medusa_cli.decoding.options import MAX_SEED
 from medusa_cli.decoding.settings import given
+from medusa_cli.models.assets import sha256
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import expanded
 
@@ -62,7 +64,7 @@ DEFAULT_MINUTES = 60.0
 TREE_NODES = 16
 """Size of the default tree that is written with the heads, root included."""
 MOST_BYTES = 1 << 16
-OPTIONS = ("kind", "heads", "answers")
+OPTIONS = ("kind", "heads", "answers", "start")
 """Keys that are also options of the command."""
 
 
@@ -117,6 +119,7 @@ KEYS = {
     "turns": _whole(2, 64),
     "tokens": _whole(1000, 1 << 40),
     "parallel": _whole(1, 256),
+    "start": NAME,
     "seed": _whole(0, MAX_SEED),
     "streams_layers": _whole(1, 1024),
     "joint_layers": _whole(1, 1024, has_all=True),
@@ -218,11 +221,12 @@ class TrainOptions:
     """One training run. What decides the result: model, heads, data, seed, tokens (or minutes).
 
     kind, objective: from recipes.DRAFT_KINDS and recipes.OBJECTIVES. answers: whose are learned, the model's own to the
-    prompts in `data`, or those given there. file: what a recipe says about heads and text. whole_vocabulary: heads
-    choose from all tokens, and draft_vocab is None. sidecar: write the heads alone instead of base + heads in one file.
-    minutes: time for everything, split between generation and training from measured rates. tokens: how much text,
-    instead of a share of the minutes; training gets the minutes that are left, or as long as a fixed number of rounds
-    takes if none are given. n_gpu_layers, threads, parallel: as for the engine (negative or 0: its own choice).
+    prompts in `data`, or those given there. start: a file of heads that the training begins with. file: what a recipe
+    says about heads and text. whole_vocabulary: heads choose from all tokens, and draft_vocab is None. sidecar: write
+    the heads alone instead of base + heads in one file. minutes: time for everything, split between generation and
+    training from measured rates. tokens: how much text, instead of a share of the minutes; training gets the minutes
+    that are left, or as long as a fixed number of rounds takes if none are given. n_gpu_layers, threads, parallel: as
+    for the engine (negative or 0: its own choice).
     draft_vocab: tokens that the heads choose from; None: the best number on this machine. export_hf: a folder that gets
     the heads as a Hugging Face checkpoint, too.
     joint: train the top `joint_layers` layers (None: all) together with the heads, by `joint_strategy`, into a new
@@ -243,6 +247,7 @@ class TrainOptions:
     minutes: float | None = None
     data: Path | None = None
     answers: Answers = DEFAULT_ANSWERS
+    start: Path | None = None
     seed: int = 0
     tokens: int | None = None
     threads: int = 0
@@ -294,10 +299,15 @@ class TrainOptions:
         """Name of these heads' files in the work folder: other recipes leave them alone."""
         if self.kind == STREAMS:
             return f"{STREAMS}.shared" if self.joint else STREAMS
-        if self.recipe == RECIPES[self.kind] and not self.whole_vocabulary:
+        if self.recipe == RECIPES[self.kind] and not self.whole_vocabulary and self.start is None:
             return self.kind
-        digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}".encode())
+        digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}{self.start_content}".encode())
         return f"{self.kind}-{digest.hexdigest()[:8]}"
+
+    @cached_property
+    def start_content(self) -> str:
+        """A digest of the heads that the training begins with; "": it begins with fresh ones."""
+        return "" if self.start is None else sha256(self.start)
 
     @property
     def keeps_teacher(self) -> bool:
@@ -342,6 +352,7 @@ class TrainOptions:
         said = ("kind", "objective", "heads", "minutes", "tokens", "data", "answers", "seed", "threads", "parallel")
         return {name: getattr(self, name) for name in said} | {
             "data": self.data.name if self.data else None,
+            "start": self.start.name if self.start else None,
             "draft_vocab": ALL if self.whole_vocabulary else self.draft_vocab,
             "text": asdict(self.text),
             "streams": {"layers": self.streams_layers} if self.kind == STREAMS else None,
@@ -382,7 +393,7 @@ class TrainOptions:
             if self.kind == RECURRENT:
                 raise MedusaError("export_hf: there is no layout for a recurrent head: leave it out")
             check_folder(self.export_hf)
-        for path, what in ((self.model, "model"), (self.data, "prompts")):
+        for path, what in ((self.model, "model"), (self.data, "prompts"), (self.start, "heads")):
             if path is not None and not path.is_file():
                 raise MedusaError(f"{path}: no such {what} file")
         _check_place(self.output, "output")
@@ -402,6 +413,8 @@ class TrainOptions:
         for name in ("joint_warmup", "joint_heads_rate", "joint_batch"):
             if self.joint and getattr(self, name) is not None:
                 raise MedusaError(f"{name} applies to heads, not to streams: leave it out")
+        if self.start is not None:
+            raise MedusaError("start applies to heads, not to streams: leave it out or choose another --kind")
         if self.export_hf is not None:
             raise MedusaError("export_hf: there is no layout for streams: leave it out or choose another --kind")
 

@@ -63,13 +63,14 @@ def _run_phases(
 ) -> tuple[TrainResult, list[Path]]:
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, which require_torch() prepares for.
-    from .phases import Setup, collect, finish, layers, planning, prepare
+    from .phases import Setup, collect, finish, fitting, layers, planning, prepare
 
     corpus = Corpus(folder / "text", base.n_embd)
     if corpus.state.get("complete") != options.asked_amount():
         collect.check_memory(options)
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
+    fitting.check_start(setup)
     found = layers.check_model(setup) if options.joint or options.kind == STREAMS else None
     writing = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
 

@@ -142,7 +142,8 @@ def test_every_key_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "objective": "truth", "seed": 4, "tokens": 5000, "parallel": 8, "draft_vocab": "all", "streams_layers": 2,
         "joint_layers": "all", "joint_strategy": "truth", "joint_warmup": "sine", "joint_rate": 0.1,
         "joint_heads_rate": 2, "joint_weight": 0.5, "joint_rounds": 1.5, "joint_batch": 700,
-        "adapter": "a.gguf", "export_hf": "hf", "work_dir": "w", "heads": 3, "kind": "medusa", "answers": "given",
+        "adapter": "a.gguf", "export_hf": "hf", "work_dir": "w", "heads": 3, "kind": "medusa",
+        "answers": "given", "start": "s.gguf",
     }  # fmt: skip
     (tmp_path / "r.json").write_text(json.dumps({**said, "noise": 7, "turns": 4}))
     base, output = tiny_model(tmp_path / "base.gguf"), str(tmp_path / "o.gguf")

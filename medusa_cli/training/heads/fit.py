@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from ..text.dataset import Examples, Span, examples_of
 from .layers import Heads, HeadShape
 from .loss import target_ranks
 from .rows import DraftRows, FileRows, TextRows, TokenEmbeddings, noisy
+from .start import weights_of
 from .torch_setup import matmul_dtype
 
 ROWS, ROWS_GPU = 512, 4096
@@ -28,7 +30,8 @@ ROWS, ROWS_GPU = 512, 4096
 class FitPlan:
     """Everything the result depends on besides the rows. `data` identifies them, so that a checkpoint fits its data.
 
-    vocabulary: rows of the heads' own output matrices, if the recipe has them.
+    vocabulary: rows of the heads' own output matrices, if the recipe has them. start: the content of the file whose
+    heads the training begins with, as a digest; "": fresh ones.
     """
 
     data: str
@@ -41,6 +44,7 @@ class FitPlan:
     device: str
     recipe: Recipe
     vocabulary: int = 0
+    start: str = ""
 
     def shape(self, hidden: int) -> HeadShape:
         own = self.vocabulary if self.recipe.lm_head == "own" else 0
@@ -53,15 +57,17 @@ def default_batch(device: torch.device, rows: int, recipe: Recipe) -> int:
 
 
 class Fit(Loop):
-    """Trains heads alone. Their weights decay towards those of fresh heads. run()'s evaluate gets the heads."""
+    """Trains heads alone. Their weights decay towards those that they began with. run()'s evaluate gets the heads."""
 
     evaluations, read_every = EVALUATIONS, 10
 
     plan: FitPlan
 
-    def __init__(self, plan: FitPlan, hidden: int, device: torch.device) -> None:
+    def __init__(self, plan: FitPlan, hidden: int, device: torch.device, start: Path | None = None) -> None:
+        """start: a file of heads to begin with. MedusaError if it holds others than planned."""
         self.recipe, self.shape, self.patience = plan.recipe, plan.shape(hidden), plan.recipe.patience
         self.heads = fresh_heads(self.shape, plan.seed, device)
+        self.given = None if start is None else weights_of(start, self.heads)
         self.weights: list[Tensor] = list(self.heads.parameters())
         self.start = self.weights
         super().__init__(plan, self.heads, [(list(self.heads.parameters()), self.recipe.rate)], device, fused=True)
@@ -71,6 +77,8 @@ class Fit(Loop):
     def _begin(self, data: DraftRows) -> None:
         states = data.source.states.gather(torch.from_numpy(data.examples.rows)[: self.plan.batch])
         fresh = fresh_heads(self.shape, self.plan.seed, self.device, states, data.output)
+        if self.given is not None:
+            fresh.load_state_dict(self.given)
         if self.step == 0:
             self.heads.load_state_dict(fresh.state_dict())
         self.start = list(fresh.parameters())

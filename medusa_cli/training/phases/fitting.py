@@ -9,8 +9,9 @@ from typing import Any
 
 from ..backbone.fit import JointFit, JointPlan
 from ..heads.fit import Fit, FitPlan, rank_texts, tokens_per_step
-from ..heads.layers import Heads, round_weights
+from ..heads.layers import Heads, HeadShape, round_weights
 from ..heads.rows import DraftRows, TextRows
+from ..heads.start import weights_of
 from ..heads.torch_setup import fastest
 from ..loop import CurvePoint
 from ..progress import Curve, Point, TrainingView, live
@@ -88,6 +89,15 @@ def run_watched(
     return Fitted(plan, fit.step, best, curve.points)
 
 
+def check_start(setup: Setup) -> None:
+    """MedusaError if the training is to begin with heads that are not like those that are trained."""
+    options, recipe = setup.options, setup.options.recipe
+    if options.start is not None:
+        own = 1 if recipe.lm_head == "own" else 0
+        shape = HeadShape(options.kind, options.heads, setup.base.n_embd, recipe.blocks, recipe.prefix, own)
+        weights_of(options.start, Heads(shape))
+
+
 def train_heads(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> FittedHeads:
     """Plans and trains heads. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
     data, vocabulary = material.data, material.vocabulary
@@ -100,7 +110,7 @@ def fit_heads(
     setup: Setup, data: DataSet, vocabulary: DraftVocabulary, source: TextRows, examples: Examples, plan: FitPlan
 ) -> FittedHeads:
     """Trains heads; returns fresh ones if the options say that they begin with the backbone."""
-    fit = Fit(plan, setup.base.n_embd, setup.device)
+    fit = Fit(plan, setup.base.n_embd, setup.device, setup.options.start)
     if not setup.options.heads_first:
         return FittedHeads(plan, 0, CurvePoint(0, math.nan, 1.0), [], fit.heads)
     output = fastest(vocabulary.output)

@@ -115,6 +115,7 @@ def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: floa
         setup.device.type,
         recipe,
         vocabulary,
+        options.start_content,
     )
     asked = {"tokens": options.tokens, "minutes": options.drafts_minutes}
 
