@@ -28,10 +28,10 @@ ROWS, ROWS_GPU = 512, 4096
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Everything the result depends on besides the rows. `data` identifies them, so that a checkpoint fits its data.
+    """Everything the result depends on besides the rows. `data` identifies them, and heads that a training begins with,
+    so that a checkpoint fits its data.
 
-    vocabulary: rows of the heads' own output matrices, if the recipe has them. start: the content of the file whose
-    heads the training begins with, as a digest; "": fresh ones.
+    vocabulary: rows of the heads' own output matrices, if the recipe has them.
     """
 
     data: str
@@ -44,7 +44,6 @@ class FitPlan:
     device: str
     recipe: Recipe
     vocabulary: int = 0
-    start: str = ""
 
     def shape(self, hidden: int) -> HeadShape:
         own = self.vocabulary if self.recipe.lm_head == "own" else 0

@@ -105,7 +105,7 @@ def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: floa
     """The plan for heads. seconds: time already spent; vocabulary: tokens that the heads choose from."""
     options, recipe = setup.options, setup.options.recipe
     plan = FitPlan(
-        _digest(examples),
+        _digest(examples) + options.start_content,
         options.kind,
         options.objective,
         options.heads,
@@ -115,7 +115,6 @@ def plan_fit(setup: Setup, examples: Examples, schedule: Schedule, seconds: floa
         setup.device.type,
         recipe,
         vocabulary,
-        options.start_content,
     )
     asked = {"tokens": options.tokens, "minutes": options.drafts_minutes}
 
