@@ -63,13 +63,18 @@ void on_abort(const char* message) {
 // bytes it reads, so that the rest of the tile configuration is optimised away (seen with GCC 12). The AVX-512 kernels
 // take over. A model loaded earlier may lie in AMX's buffers; then everything stays as it is.
 void register_kernels() {
-#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
-    if (!ggml_backend_cpu_get_extra_buffer_types) return;
-    auto& types = ggml_backend_cpu_get_extra_buffer_types();
+    if (!cpu_backend()) return;
+    auto& types = cpu_backend()->extra_buffer_types();
     const auto before = types;
     std::erase_if(types, [](auto type) { return std::string(ggml_backend_buft_name(type)) == "AMX"; });
     if (kernels::status().late) types = before;
-#endif
+}
+
+// Builds of llama.cpp whose backends are modules load none by themselves; the modules lie beside its libraries.
+void load_backend_modules() {
+    if (const std::string folder = ggml_folder(); ggml_backend_reg_count() == 0 && !folder.empty()) {
+        ggml_backend_load_all_from_path(folder.c_str());
+    }
 }
 
 // While it lives, each text that libllama logs on this thread goes to `read`, too.
@@ -99,6 +104,7 @@ void initialise_backend() {
         llama_log_get(&other_reader.read, &other_reader.data);
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
+        load_backend_modules();
         register_kernels();
         kernels::clear_buffers_lazily();
         llama_backend_init();

@@ -333,25 +333,20 @@ void LlamaModel::require_tokens(std::span<const Token> tokens, const std::string
 }
 
 std::vector<std::pair<std::string, ggml_tensor*>> LlamaModel::tensors() const {
-#if MEDUSA_HAS_TENSOR_MAP
-    return llama_internal_get_tensor_map(model_);
-#else
-    return {};
-#endif
+    std::vector<std::pair<std::string, ggml_tensor*>> out;
+    for (ggml_tensor* tensor : loaded_tensors(model_)) out.emplace_back(ggml_get_name(tensor), tensor);
+    return out;
 }
 
 ggml_tensor* LlamaModel::output_tensor() const {
-#if MEDUSA_HAS_TENSOR_MAP
     ggml_tensor* tied = nullptr;
-    for (const auto& [name, tensor] : llama_internal_get_tensor_map(model_)) {
+    for (ggml_tensor* tensor : loaded_tensors(model_)) {
+        const std::string_view name = ggml_get_name(tensor);
         if (name == "output.weight") return tensor;
         const bool on_device = tensor->buffer && !ggml_backend_buffer_is_host(tensor->buffer);
         if (name == "token_embd.weight" && (!tied || on_device)) tied = tensor;
     }
     return tied;
-#else
-    return nullptr;
-#endif
 }
 
 ggml_backend_dev_t LlamaModel::output_device() const {
