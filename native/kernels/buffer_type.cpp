@@ -282,6 +282,7 @@ Status choose_and_register() {
 }  // namespace
 
 bool layout_is_known() {
+    if (std::string(ggml_version()) != ggml_release) return false;
     ggml_backend_buffer_t probe = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 64);
     if (!probe) return false;
     ggml_backend_buffer_set_usage(probe, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);

@@ -4,8 +4,6 @@
 
 #if defined(__linux__) || defined(__APPLE__)
 #include <dlfcn.h>
-
-#include <filesystem>
 #endif
 
 namespace medusa {
@@ -14,11 +12,6 @@ namespace {
 // Symbols are looked up in the library that holds a function of its public interface: the process may hold a module
 // whose symbols nobody else sees, and one that is missing stops nothing from loading.
 #if defined(__linux__) || defined(__APPLE__)
-std::string library_of(const void* function) {
-    Dl_info found;
-    return dladdr(function, &found) && found.dli_fname ? found.dli_fname : "";
-}
-
 void* symbol_beside(const void* function, const char* name) {
     void* library = dlopen(library_of(function).c_str(), RTLD_LAZY | RTLD_NOLOAD);
     if (!library) return nullptr;
@@ -98,13 +91,12 @@ std::vector<ggml_tensor*> loaded_tensors(const llama_model* model) {
     return out;
 }
 
-std::string ggml_folder() {
+std::string library_of(const void* function) {
 #if defined(__linux__) || defined(__APPLE__)
-    const std::string library = library_of(reinterpret_cast<const void*>(&ggml_backend_reg_count));
-    return std::filesystem::path(library).parent_path().string();
-#else
-    return "";
+    Dl_info found;
+    if (dladdr(function, &found) && found.dli_fname) return found.dli_fname;
 #endif
+    return "";
 }
 
 }  // namespace medusa

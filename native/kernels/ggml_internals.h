@@ -10,6 +10,11 @@
 #include "ggml.h"
 #include "llama.h"
 
+namespace medusa {
+// The ggml of that release, as ggml_version() names it.
+inline constexpr const char* ggml_release = "0.25.3";
+}  // namespace medusa
+
 // For a context that predicts further tokens with layers of its own (MTP): which of them. Any other context only
 // compares the number: a graph made under another number is not reused.
 LLAMA_API void llama_set_nextn_layer_offset(llama_context* context, int32_t offset);
@@ -99,7 +104,7 @@ const CpuBackend* cpu_backend();
 // the list (Windows).
 std::vector<ggml_tensor*> loaded_tensors(const llama_model* model);
 
-// The folder of the loaded libraries of ggml; "" where the platform does not tell.
-std::string ggml_folder();
+// The file of the library that holds a function; "" where the platform does not tell.
+std::string library_of(const void* function);
 
 }  // namespace medusa

@@ -70,10 +70,13 @@ void register_kernels() {
     if (kernels::status().late) types = before;
 }
 
-// Builds of llama.cpp whose backends are modules load none by themselves; the modules lie beside its libraries.
+// Builds of llama.cpp whose backends are modules load none by themselves. The modules lie beside its libraries, or
+// where llama-cpp-python installs them.
 void load_backend_modules() {
-    if (const std::string folder = ggml_folder(); ggml_backend_reg_count() == 0 && !folder.empty()) {
-        ggml_backend_load_all_from_path(folder.c_str());
+    const std::string ggml = library_files().back();
+    const std::string folder = ggml.substr(0, ggml.find_last_of('/') + 1);
+    for (const std::string& place : {folder, folder + "../../bin"}) {
+        if (ggml_backend_reg_count() == 0 && !folder.empty()) ggml_backend_load_all_from_path(place.c_str());
     }
 }
 
@@ -129,6 +132,11 @@ void load_backend(const std::string& path) {
 
 std::string libllama_version() {
     return llama_version();
+}
+
+std::vector<std::string> library_files() {
+    return {library_of(reinterpret_cast<const void*>(&llama_version)),
+            library_of(reinterpret_cast<const void*>(&ggml_backend_reg_count))};
 }
 
 ggml_type type_by_name(const std::string& name) {

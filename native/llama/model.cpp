@@ -137,6 +137,10 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
                        const std::optional<std::vector<std::string>>& devices, bool next_layers, bool embeds)
     : file_(path), gpu_layers_(gpu_layers), repack_(repack), next_layers_(next_layers) {
     initialise_backend();
+    if (!ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
+        throw Error(
+            "llama.cpp has no CPU backend here: reinstall llama-cpp-python, or name a module in GGML_BACKEND_PATH");
+    }
     const auto architecture_key = file_.get_string("general.architecture");
     if (!architecture_key) throw Error(path + " has no architecture: it is not a language model");
     if (*architecture_key == "medusa") {
