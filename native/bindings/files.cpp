@@ -139,7 +139,7 @@ void bind_files(nb::module_& m) {
     m.def("ggml_version", &ggml_version,
           "Version text of the ggml that is loaded; GGML_VERSION: of the one it must be.");
     m.def("library_files", &library_files,
-          "The files of libllama and ggml that are in use; \"\" where it is not known.");
+          "The files of libllama, ggml and ggml-base in use; \"\" where it is not known.");
     m.def("system_info", &system_info,
           "{\"devices\": [{\"name\", \"backend\", \"description\", \"type\", \"memory_total\", \"memory_free\"}],\n"
           "\"cpu_features\": [...]}.\n\n"

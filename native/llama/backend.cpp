@@ -73,7 +73,7 @@ void register_kernels() {
 // Builds of llama.cpp whose backends are modules load none by themselves. The modules lie beside its libraries, or
 // where llama-cpp-python installs them.
 void load_backend_modules() {
-    const std::string ggml = library_files().back();
+    const std::string ggml = library_of(reinterpret_cast<const void*>(&ggml_backend_reg_count));
     const std::string folder = ggml.substr(0, ggml.find_last_of('/') + 1);
     for (const std::string& place : {folder, folder + "../../bin"}) {
         if (ggml_backend_reg_count() == 0 && !folder.empty()) ggml_backend_load_all_from_path(place.c_str());
@@ -136,7 +136,8 @@ std::string libllama_version() {
 
 std::vector<std::string> library_files() {
     return {library_of(reinterpret_cast<const void*>(&llama_version)),
-            library_of(reinterpret_cast<const void*>(&ggml_backend_reg_count))};
+            library_of(reinterpret_cast<const void*>(&ggml_backend_reg_count)),
+            library_of(reinterpret_cast<const void*>(&ggml_version))};
 }
 
 ggml_type type_by_name(const std::string& name) {

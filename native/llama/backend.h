@@ -10,7 +10,7 @@
 namespace medusa {
 
 std::string libllama_version();
-// The files of libllama and ggml that are in use, in this order; "" where the platform does not tell.
+// The files of libllama, ggml and ggml-base that are in use; "" where the platform does not tell.
 std::vector<std::string> library_files();
 
 // Takes over libllama's log (its errors become parts of our messages) and starts its backends. Cheap to repeat.
