@@ -12,6 +12,8 @@ import llama_cpp
 import pytest
 
 import medusa_cli
+from medusa_cli import native
+from medusa_cli.models import demo
 from medusa_cli.support.versions import LLAMA_CPP_PYTHON_PIN
 
 HEADS = Path(medusa_cli.__file__).parent / "data" / "demo-heads.gguf"
@@ -83,3 +85,39 @@ def test_a_backend_that_is_none(tmp_path: Path, content: bytes | None) -> None:
     line = line_of(GGML_BACKEND_PATH=str(path))
     assert f"the backend {path} does not load" in line
     assert "build it from the sources of the installed llama-cpp-python" in line
+
+
+# A module that asks for functions of other names, loaded in place of the real one.
+WITHOUT_EXPORTS = """
+import importlib.util, sys, llama_cpp
+spec = importlib.util.spec_from_file_location("medusa_cli._native", {path!r})
+module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from medusa_cli import Model, native
+print(native.kernel_info()["selected"], native.kernel_info()["reason"], sep=": ")
+print(len(native.Model({model!r}).placement))
+for options in ({{}}, {{"no_spec": True}}):
+    with Model("demo", quiet=True, **options) as model:
+        print(repr(model.generate("Name three colours.", max_tokens=12, temperature=0).text))
+"""
+
+
+@pytest.mark.model
+@pytest.mark.skipif(sys.platform != "linux", reason="edits an ELF file")
+def test_a_llama_cpp_without_a_way_in_for_kernels(demo_model_path: Path, tmp_path: Path) -> None:
+    content = native.module_file().read_bytes()
+    for name in (b"_Z39ggml_backend_cpu_get_extra_buffer_types", b"_Z29llama_internal_get_tensor_map"):
+        assert name in content
+        content = content.replace(name, name[:-1] + b"_")
+    path = tmp_path / native.module_file().name
+    path.write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXPORTS.format(path=str(path), model=str(demo_model_path))],
+        env={**os.environ, "MEDUSA_ISA": "", demo.DEMO_VARIABLE: str(demo_model_path)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    kernels, placed, drafted, plain = done.stdout.splitlines()
+    assert kernels == "None: this build of llama.cpp does not export what our kernels need"
+    assert placed == "0"
+    assert drafted == plain != "''"
