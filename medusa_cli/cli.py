@@ -26,6 +26,7 @@ from medusa_cli.commands import (
 )
 from medusa_cli.commands.registry import add_command
 from medusa_cli.support.errors import report
+from medusa_cli.support.versions import build_facts
 
 # The argument parser's own control flow and usage errors, which it prints itself (exit 2 for usage).
 _USAGE_ERROR = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
@@ -57,14 +58,17 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"medusa {__version__}")
+        typer.echo(f"medusa {__version__}\n{build_facts()}", nl=False)
         raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version, the build and its licences."
+        ),
     ] = False,
 ) -> None:
     pass

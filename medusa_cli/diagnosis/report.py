@@ -16,7 +16,7 @@ from medusa_cli.models import assets, demo
 from medusa_cli.support.errors import describe, is_reportable
 from medusa_cli.support.files import expanded
 from medusa_cli.support.machine import cpu_name, memory
-from medusa_cli.support.versions import LLAMA_CPP_PYTHON_PIN, installed_llama_cpp_python
+from medusa_cli.support.versions import DISTRIBUTION, LLAMA_CPP_PYTHON_PIN, installed_llama_cpp_python
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from medusa_cli import native
     from medusa_cli.decoding.runtime import Engine
 
-DISTRIBUTION = "medusa-cli"
 TREE_NODES = 16
 """Nodes of the tree for which transfers are reported."""
 MEASURING_SECONDS = 0.25

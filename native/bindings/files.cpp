@@ -136,6 +136,10 @@ void bind_files(nb::module_& m) {
         "Reads and checks a GGUF header; every tensor is checked to lie inside the file. No model is loaded.\n\n"
         "Of a split model the first part is given; the tensors are those of all parts.");
     m.def("libllama_version", &libllama_version, "Version text of the libllama that is loaded in this process.");
+    m.def("ggml_version", &ggml_version,
+          "Version text of the ggml that is loaded; GGML_VERSION: of the one it must be.");
+    m.def("library_files", &library_files,
+          "The files of libllama, ggml and ggml-base in use; \"\" where it is not known.");
     m.def("system_info", &system_info,
           "{\"devices\": [{\"name\", \"backend\", \"description\", \"type\", \"memory_total\", \"memory_free\"}],\n"
           "\"cpu_features\": [...]}.\n\n"

@@ -1,5 +1,6 @@
 #include "base/common.h"
 #include "bindings/bindings.h"
+#include "kernels/ggml_internals.h"
 #include "llama/backend.h"
 
 namespace {
@@ -52,6 +53,7 @@ NB_MODULE(_native, m) {
     m.attr("OutOfMemoryError") = nb::handle(out_of_memory);
     nb::register_exception_translator(&translate);
     m.attr("LLAMA_CPP_PYTHON") = MEDUSA_LLAMA_CPP_PYTHON;  // the version it was built against
+    m.attr("GGML_VERSION") = medusa::ggml_release;
     medusa::bind_files(m);
     medusa::bind_tree(m);
     medusa::bind_grammar(m);

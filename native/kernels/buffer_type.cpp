@@ -29,7 +29,6 @@ std::string requested() {
     return isa ? isa : "";
 }
 
-#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
 // A stack of experts' matrices is packed as one matrix of all their rows.
 const Format* packed_format(const ggml_tensor* tensor) {
     const Format* format = format_of(tensor->type);
@@ -39,7 +38,7 @@ const Format* packed_format(const ggml_tensor* tensor) {
     return format;
 }
 
-class MulMat final : public ggml::cpu::tensor_traits {
+class MulMat final : public ggml_cpu::tensor_traits {
   public:
     bool work_size(int, const ggml_tensor* op, size_t& size) override {
         if (op->op != GGML_OP_MUL_MAT) return false;
@@ -58,7 +57,7 @@ class MulMat final : public ggml::cpu::tensor_traits {
         for (int64_t c = params->ith; c < n; c += params->nth) {
             prepare(*kernels, format, row_of(x, c), columns, activations + static_cast<size_t>(c) * stride);
         }
-        ggml_barrier(params->threadpool);
+        cpu_backend()->barrier(params->threadpool);
         const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
         multiply(*kernels, format, w->data, columns, w->ne[1], begin, end, activations, stride, static_cast<int>(n),
                  static_cast<float*>(op->data), op->nb[1] / sizeof(float));
@@ -76,7 +75,7 @@ class MulMat final : public ggml::cpu::tensor_traits {
 MulMat mul_mat;
 
 // Products with the experts that each token is sent to: all tokens of one expert share its matrix.
-class MulMatId final : public ggml::cpu::tensor_traits {
+class MulMatId final : public ggml_cpu::tensor_traits {
   public:
     bool work_size(int n_threads, const ggml_tensor* op, size_t& size) override {
         if (op->op != GGML_OP_MUL_MAT_ID) return false;
@@ -102,7 +101,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
             prepare(*kernels, format, reinterpret_cast<const float*>(row), w->ne[0],
                     activations + static_cast<size_t>(i) * work.stride);
         }
-        ggml_barrier(params->threadpool);
+        cpu_backend()->barrier(params->threadpool);
         const int64_t groups = w->ne[1] / group_rows;
         const int64_t begin = groups * params->ith / params->nth, end = groups * (params->ith + 1) / params->nth;
         const size_t expert_bytes = packed_bytes(format, w->ne[0], w->ne[1]);
@@ -161,7 +160,7 @@ class MulMatId final : public ggml::cpu::tensor_traits {
 
 MulMatId mul_mat_id;
 
-class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
+class ExtraBufferType final : public ggml_cpu::extra_buffer_type {
   public:
     bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) override {
         // A weight without memory means that a loader asks where to put it; weights already with us stay.
@@ -174,11 +173,11 @@ class ExtraBufferType final : public ggml::cpu::extra_buffer_type {
         return x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && ggml_is_contiguous(op);
     }
 
-    ggml::cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
+    ggml_cpu::tensor_traits* get_tensor_traits(const ggml_tensor* op) override {
         if (op->op == GGML_OP_FLASH_ATTN_EXT) return used ? flash_attention(*kernels) : nullptr;
         const bool experts = op->op == GGML_OP_MUL_MAT_ID;
         if (op->op != GGML_OP_MUL_MAT && !experts) return used ? recurrent_operator(*kernels, op) : nullptr;
-        if (ours(op->src[0])) return experts ? static_cast<ggml::cpu::tensor_traits*>(&mul_mat_id) : &mul_mat;
+        if (ours(op->src[0])) return experts ? static_cast<ggml_cpu::tensor_traits*>(&mul_mat_id) : &mul_mat;
         const bool packed = (op->src[0]->ne[2] == 1 || experts) && packed_format(op->src[0]);
         return used && !packed ? dot_products(op) : nullptr;
     }
@@ -250,12 +249,12 @@ std::string why_none_is_selected(const std::string& isa) {
 
 // Puts the type first. false: too late for models, whose loader copied the list when it loaded the first one.
 bool put_first(ggml_backend_buffer_type_t type) {
-    auto& types = ggml_backend_cpu_get_extra_buffer_types();
+    auto& types = cpu_backend()->extra_buffer_types();
     // Done by the engine's module, if this is the tests' module, whose contexts are to be like the engine's.
     if (!types.empty() && ggml_backend_buft_name(types.front()) == std::string(buffer_name)) return true;
     types.insert(types.begin(), type);
-    const auto loaders_list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
-        ggml_backend_reg_get_proc_address(ggml_backend_cpu_reg(), "ggml_backend_dev_get_extra_bufts"));
+    const auto loaders_list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(type->device), "ggml_backend_dev_get_extra_bufts"));
     if (!loaders_list || *loaders_list(type->device) == type) return true;
     types.erase(types.begin());
     return false;
@@ -263,7 +262,7 @@ bool put_first(ggml_backend_buffer_type_t type) {
 
 Status choose_and_register() {
     Status out{nullptr, requested(), ""};
-    if (!ggml_backend_cpu_get_extra_buffer_types) {
+    if (!cpu_backend()) {
         out.reason = "this build of llama.cpp does not export what our kernels need";
     } else if (!layout_is_known()) {
         out.reason = "the loaded ggml does not match the pinned version";
@@ -283,6 +282,7 @@ Status choose_and_register() {
 }  // namespace
 
 bool layout_is_known() {
+    if (std::string(ggml_version()) != ggml_release) return false;
     ggml_backend_buffer_t probe = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 64);
     if (!probe) return false;
     ggml_backend_buffer_set_usage(probe, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
@@ -298,22 +298,10 @@ ggml_backend_buffer_type_t buffer_type() {
     if (!kernels) return nullptr;
     static ExtraBufferType extra;
     static ggml_backend_buffer_type type{{name, alloc_buffer, alignment, nullptr, alloc_size, nullptr},
-                                         ggml_backend_reg_dev_get(ggml_backend_cpu_reg(), 0),
+                                         ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU),
                                          &extra};
     return &type;
 }
-
-#else
-Status choose_and_register() {
-    return {nullptr, requested(), "llama.cpp exports no way in for kernels on this platform"};
-}
-
-}  // namespace
-
-ggml_backend_buffer_type_t buffer_type() {
-    return nullptr;
-}
-#endif
 
 bool serves(ggml_type type, int64_t columns) {
     const Format* format = format_of(type);

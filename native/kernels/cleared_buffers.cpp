@@ -3,7 +3,7 @@
 #include "kernels/buffer_type.h"
 #include "kernels/ggml_internals.h"
 
-#if MEDUSA_HAS_EXTRA_BUFFER_TYPES && defined(__linux__)
+#if defined(__linux__)
 
 #include <sys/mman.h>
 #include <unistd.h>

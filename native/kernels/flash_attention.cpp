@@ -42,7 +42,6 @@ AttentionUse take_attention_use() {
     return std::exchange(planned, {});
 }
 
-#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
 namespace {
 
 float float_parameter(const ggml_tensor* op, int i) {
@@ -71,7 +70,7 @@ Attention attention_of(const ggml_tensor* op, int64_t stream) {
     return a;
 }
 
-class FlashAttention final : public ggml::cpu::tensor_traits {
+class FlashAttention final : public ggml_cpu::tensor_traits {
   public:
     explicit FlashAttention(const Kernels& kernels) : kernels_(kernels) {}
 
@@ -96,7 +95,7 @@ class FlashAttention final : public ggml::cpu::tensor_traits {
         for (int64_t stream = 0; stream < op->src[0]->ne[3]; ++stream) {
             const Attention a = attention_of(op, stream);
             if (attention_shares_cells(a, params->nth)) {
-                if (stream > 0) ggml_barrier(params->threadpool);
+                if (stream > 0) cpu_backend()->barrier(params->threadpool);
                 share_cells(a, params, reinterpret_cast<void*>(base));
             } else {
                 share_rows(a, params, base);
@@ -112,7 +111,7 @@ class FlashAttention final : public ggml::cpu::tensor_traits {
             const int64_t end = std::min(begin + batch, a.rows());
             const AttentionShare share{begin, end, params->ith, params->nth, scratch};
             for (int phase = 0; phase < attention_phases; ++phase) {
-                if (phase > 0 || begin > 0) ggml_barrier(params->threadpool);
+                if (phase > 0 || begin > 0) cpu_backend()->barrier(params->threadpool);
                 kernels_.attend(a, share, phase);
             }
         }
@@ -153,10 +152,9 @@ class FlashAttention final : public ggml::cpu::tensor_traits {
 
 }  // namespace
 
-ggml::cpu::tensor_traits* flash_attention(const Kernels& kernels) {
+ggml_cpu::tensor_traits* flash_attention(const Kernels& kernels) {
     static FlashAttention only(kernels);
     return &only;
 }
-#endif
 
 }  // namespace medusa::kernels

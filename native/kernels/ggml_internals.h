@@ -3,13 +3,17 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
 #include "llama.h"
+
+namespace medusa {
+// The ggml of that release, as ggml_version() names it.
+inline constexpr const char* ggml_release = "0.25.3";
+}  // namespace medusa
 
 // For a context that predicts further tokens with layers of its own (MTP): which of them. Any other context only
 // compares the number: a graph made under another number is not reused.
@@ -18,19 +22,6 @@ LLAMA_API void llama_set_nextn_layer_offset(llama_context* context, int32_t offs
 LLAMA_API void llama_set_embeddings_nextn(llama_context* context, bool value, bool masked);
 // Such a state by its row in the newest batch; nullptr: there is none.
 LLAMA_API float* llama_get_embeddings_nextn_ith(llama_context* context, int32_t row);
-
-#if defined(__linux__) || defined(__APPLE__)
-#define MEDUSA_HAS_TENSOR_MAP 1
-// Name and tensor of every loaded weight. Exported as a C++ symbol on Linux and macOS only.
-LLAMA_API const std::vector<std::pair<std::string, ggml_tensor*>>& llama_internal_get_tensor_map(
-    const llama_model* model);
-#else
-#define MEDUSA_HAS_TENSOR_MAP 0
-#endif
-
-// The CPU backend's hook for custom kernels. Its C++ symbols are exported on Linux and macOS only.
-#if defined(__linux__) || defined(__APPLE__)
-#define MEDUSA_HAS_EXTRA_BUFFER_TYPES 1
 
 struct ggml_backend_buffer_type {
     struct {
@@ -78,26 +69,42 @@ static_assert(sizeof(void*) != 8 || (sizeof(ggml_backend_buffer_type) == 64 && s
                                      sizeof(ggml_compute_params) == 40),
               "laid out as in the pinned llama-cpp-python");
 
-namespace ggml::cpu {
+namespace medusa {
+
+// What the CPU backend calls custom kernels through: ggml::cpu::tensor_traits and ggml::cpu::extra_buffer_type, known
+// by the order of their virtual functions. These are classes of our own, so nothing of the backend's is imported.
+namespace ggml_cpu {
 class tensor_traits {
   public:
-    virtual ~tensor_traits();
+    virtual ~tensor_traits() = default;
     virtual bool work_size(int n_threads, const ggml_tensor* op, size_t& size) = 0;
     virtual bool compute_forward(ggml_compute_params* params, ggml_tensor* op) = 0;
 };
 
 class extra_buffer_type {
   public:
-    virtual ~extra_buffer_type();
+    virtual ~extra_buffer_type() = default;
     virtual bool supports_op(ggml_backend_dev_t device, const ggml_tensor* op) = 0;
     virtual tensor_traits* get_tensor_traits(const ggml_tensor* op) = 0;
 };
-}  // namespace ggml::cpu
+}  // namespace ggml_cpu
 
-// Buffer types with their own kernels (repacked weights), asked in order when weights are placed. The list is read
-// once, at the first model load of the process.
-std::vector<ggml_backend_buffer_type_t>& ggml_backend_cpu_get_extra_buffer_types() __attribute__((weak));
-extern "C" void ggml_barrier(ggml_threadpool* threadpool);
-#else
-#define MEDUSA_HAS_EXTRA_BUFFER_TYPES 0
-#endif
+// Functions of the CPU backend, which may be a library that the process has linked or a module that ggml has loaded.
+struct CpuBackend {
+    // Buffer types with their own kernels (repacked weights), asked in order when weights are placed. The list is read
+    // once, at the first model load of the process.
+    std::vector<ggml_backend_buffer_type_t>& (*extra_buffer_types)();
+    void (*barrier)(ggml_threadpool*);
+    const ggml_type_traits_cpu* (*type_traits)(ggml_type);
+};
+// nullptr where one of them is not exported (Windows), or no CPU backend is loaded.
+const CpuBackend* cpu_backend();
+
+// Every loaded weight; one that lies in two buffers twice, under the same name. Empty where libllama does not export
+// the list (Windows).
+std::vector<ggml_tensor*> loaded_tensors(const llama_model* model);
+
+// The file of the library that holds a function; "" where the platform does not tell.
+std::string library_of(const void* function);
+
+}  // namespace medusa

@@ -5,7 +5,7 @@
 
 #include "ggml.h"
 
-namespace ggml::cpu {
+namespace medusa::ggml_cpu {
 class tensor_traits;
 }
 
@@ -29,12 +29,12 @@ AttentionUse take_attention_use();
 bool attention_takes(const Kernels& kernels, ggml_type key, ggml_type value, int64_t key_size, int64_t value_size);
 
 // The operator; it leaves to llama.cpp what the kernels do not take.
-ggml::cpu::tensor_traits* flash_attention(const Kernels& kernels);
+ggml_cpu::tensor_traits* flash_attention(const Kernels& kernels);
 
 // --- recurrent layers: the gated delta net, and reading and keeping states
 
 // For an operator that we serve; nullptr: it stays with llama.cpp.
-ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op);
+ggml_cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op);
 
 // --- products with weights that no kernel takes, by llama.cpp's own dot products of a row and a column. llama.cpp has
 // other loops for passes over several tokens, whose bits differ from those for one: here each column is computed alone.
@@ -43,6 +43,6 @@ ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_
 inline constexpr int64_t dots_most_columns = 64;
 
 // nullptr: not for this operator.
-ggml::cpu::tensor_traits* dot_products(const ggml_tensor* op);
+ggml_cpu::tensor_traits* dot_products(const ggml_tensor* op);
 
 }  // namespace medusa::kernels

@@ -8,7 +8,6 @@
 #include "kernels/format.h"
 #include "kernels/ggml_internals.h"
 
-#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
 namespace medusa::kernels {
 namespace {
 
@@ -115,7 +114,7 @@ DeltaNet net_of(const ggml_tensor* op) {
     return net;
 }
 
-class DeltaNetOperator final : public ggml::cpu::tensor_traits {
+class DeltaNetOperator final : public ggml_cpu::tensor_traits {
   public:
     explicit DeltaNetOperator(const Kernels& kernels) : kernels_(kernels) {}
 
@@ -135,7 +134,7 @@ class DeltaNetOperator final : public ggml::cpu::tensor_traits {
     const Kernels& kernels_;
 };
 
-class LongRows final : public ggml::cpu::tensor_traits {
+class LongRows final : public ggml_cpu::tensor_traits {
   public:
     bool work_size(int, const ggml_tensor*, size_t& size) override {
         size = 0;
@@ -157,7 +156,7 @@ class LongRows final : public ggml::cpu::tensor_traits {
     }
 };
 
-class LongCopy final : public ggml::cpu::tensor_traits {
+class LongCopy final : public ggml_cpu::tensor_traits {
   public:
     explicit LongCopy(const Kernels& kernels) : kernels_(kernels) {}
 
@@ -202,7 +201,7 @@ class LongCopy final : public ggml::cpu::tensor_traits {
 
 }  // namespace
 
-ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op) {
+ggml_cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_tensor* op) {
     static DeltaNetOperator delta_net(kernels);
     static LongRows long_rows;
     static LongCopy long_copy(kernels);
@@ -213,4 +212,3 @@ ggml::cpu::tensor_traits* recurrent_operator(const Kernels& kernels, const ggml_
 }
 
 }  // namespace medusa::kernels
-#endif

@@ -63,13 +63,21 @@ void on_abort(const char* message) {
 // bytes it reads, so that the rest of the tile configuration is optimised away (seen with GCC 12). The AVX-512 kernels
 // take over. A model loaded earlier may lie in AMX's buffers; then everything stays as it is.
 void register_kernels() {
-#if MEDUSA_HAS_EXTRA_BUFFER_TYPES
-    if (!ggml_backend_cpu_get_extra_buffer_types) return;
-    auto& types = ggml_backend_cpu_get_extra_buffer_types();
+    if (!cpu_backend()) return;
+    auto& types = cpu_backend()->extra_buffer_types();
     const auto before = types;
     std::erase_if(types, [](auto type) { return std::string(ggml_backend_buft_name(type)) == "AMX"; });
     if (kernels::status().late) types = before;
-#endif
+}
+
+// Builds of llama.cpp whose backends are modules load none by themselves. The modules lie beside its libraries, or
+// where llama-cpp-python installs them.
+void load_backend_modules() {
+    const std::string ggml = library_of(reinterpret_cast<const void*>(&ggml_backend_reg_count));
+    const std::string folder = ggml.substr(0, ggml.find_last_of('/') + 1);
+    for (const std::string& place : {folder, folder + "../../bin"}) {
+        if (ggml_backend_reg_count() == 0 && !folder.empty()) ggml_backend_load_all_from_path(place.c_str());
+    }
 }
 
 // While it lives, each text that libllama logs on this thread goes to `read`, too.
@@ -99,6 +107,7 @@ void initialise_backend() {
         llama_log_get(&other_reader.read, &other_reader.data);
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
+        load_backend_modules();
         register_kernels();
         kernels::clear_buffers_lazily();
         llama_backend_init();
@@ -123,6 +132,12 @@ void load_backend(const std::string& path) {
 
 std::string libllama_version() {
     return llama_version();
+}
+
+std::vector<std::string> library_files() {
+    return {library_of(reinterpret_cast<const void*>(&llama_version)),
+            library_of(reinterpret_cast<const void*>(&ggml_backend_reg_count)),
+            library_of(reinterpret_cast<const void*>(&ggml_version))};
 }
 
 ggml_type type_by_name(const std::string& name) {

@@ -3,12 +3,15 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "ggml-backend.h"
 
 namespace medusa {
 
 std::string libllama_version();
+// The files of libllama, ggml and ggml-base that are in use; "" where the platform does not tell.
+std::vector<std::string> library_files();
 
 // Takes over libllama's log (its errors become parts of our messages) and starts its backends. Cheap to repeat.
 void initialise_backend();

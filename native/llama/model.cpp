@@ -137,6 +137,10 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
                        const std::optional<std::vector<std::string>>& devices, bool next_layers, bool embeds)
     : file_(path), gpu_layers_(gpu_layers), repack_(repack), next_layers_(next_layers) {
     initialise_backend();
+    if (!ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
+        throw Error(
+            "llama.cpp has no CPU backend here: reinstall llama-cpp-python, or name a module in GGML_BACKEND_PATH");
+    }
     const auto architecture_key = file_.get_string("general.architecture");
     if (!architecture_key) throw Error(path + " has no architecture: it is not a language model");
     if (*architecture_key == "medusa") {
@@ -333,25 +337,20 @@ void LlamaModel::require_tokens(std::span<const Token> tokens, const std::string
 }
 
 std::vector<std::pair<std::string, ggml_tensor*>> LlamaModel::tensors() const {
-#if MEDUSA_HAS_TENSOR_MAP
-    return llama_internal_get_tensor_map(model_);
-#else
-    return {};
-#endif
+    std::vector<std::pair<std::string, ggml_tensor*>> out;
+    for (ggml_tensor* tensor : loaded_tensors(model_)) out.emplace_back(ggml_get_name(tensor), tensor);
+    return out;
 }
 
 ggml_tensor* LlamaModel::output_tensor() const {
-#if MEDUSA_HAS_TENSOR_MAP
     ggml_tensor* tied = nullptr;
-    for (const auto& [name, tensor] : llama_internal_get_tensor_map(model_)) {
+    for (ggml_tensor* tensor : loaded_tensors(model_)) {
+        const std::string_view name = ggml_get_name(tensor);
         if (name == "output.weight") return tensor;
         const bool on_device = tensor->buffer && !ggml_backend_buffer_is_host(tensor->buffer);
         if (name == "token_embd.weight" && (!tied || on_device)) tied = tensor;
     }
     return tied;
-#else
-    return nullptr;
-#endif
 }
 
 ggml_backend_dev_t LlamaModel::output_device() const {

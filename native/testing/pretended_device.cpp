@@ -22,6 +22,7 @@
 #include <unordered_map>
 
 #include "base/common.h"
+#include "llama/backend.h"
 
 namespace medusa::testing {
 namespace {
@@ -131,7 +132,7 @@ class Stream {
 };
 
 struct Backend {
-    ggml_backend_t cpu = ggml_backend_cpu_init();
+    ggml_backend_t cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr);
     Stream stream;
     bool is_waited_for = true;  // everything the stream was given
 
@@ -339,7 +340,7 @@ bool supports_op(ggml_backend_dev_t, const ggml_tensor* op) {
     return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
 }
 void set_threads(ggml_backend_t backend, int threads) {
-    ggml_backend_cpu_set_n_threads(of(backend).cpu, threads);
+    medusa::set_threads(of(backend).cpu, threads);
 }
 
 ggml_backend_buffer_type buffer_type = [] {
@@ -409,6 +410,7 @@ std::vector<std::string> take_operators() {
 }  // namespace medusa::testing
 #else
 #include "base/common.h"
+#include "llama/backend.h"
 
 namespace medusa::testing {
 

@@ -6,6 +6,7 @@ import errno
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ import typer
 from command_line import invoke
 
 from medusa_cli import __version__, cli
-from medusa_cli.support import errors
+from medusa_cli.support import errors, versions
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.versions import LLAMA_CPP_PYTHON_PIN
 
 COMMANDS = ("chat", "generate", "inspect", "split", "train", "tune", "bench", "doctor")
 SHARED = (
@@ -82,6 +84,17 @@ def test_help_of_chat_shows_at_most_12_options() -> None:
 
 
 def test_version() -> None:
+    code, out, err = invoke("--version")
+    first, build, licences = out.splitlines()
+    assert (code, first, err) == (0, f"medusa {__version__}", "")
+    assert re.fullmatch(rf"built for cp3\d+-\w+-\w+ and llama-cpp-python {re.escape(LLAMA_CPP_PYTHON_PIN)}", build)
+    assert licences.startswith("licences: Apache-2.0 AND ")
+    folder = Path(licences.rsplit("; texts: ")[1])
+    assert {"LICENSE", "nanobind.txt", "temml.txt"} <= {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_version_without_an_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "DISTRIBUTION", "medusa-cli-that-is-not-installed")
     assert invoke("--version") == (0, f"medusa {__version__}\n", "")
 
 

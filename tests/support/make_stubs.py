@@ -25,6 +25,7 @@ STUBS = {
 }
 INSTEAD = {
     r"\.LLAMA_CPP_PYTHON$": ["LLAMA_CPP_PYTHON: str"],
+    r"\.GGML_VERSION$": ["GGML_VERSION: str"],
     r"\.NativeError\.values$": ["values: dict[str, object]"],
     r"\.NativeError\.__str__$": [],  # set by medusa_cli.native, not by the module
     r"\.DYNAMIC_SIZES$": ["DYNAMIC_SIZES: tuple[int, ...]"],
