@@ -74,7 +74,7 @@ def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
 
     A WrongOption that it raises is a wrong command line.
     """
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = inspect.get_annotations(function, eval_str=True)
     members: dict[str, tuple[Any, list[str]]] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(function).parameters.items():

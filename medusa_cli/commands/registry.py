@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import typing
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -61,7 +60,7 @@ class _Command(TyperCommand):
 
 
 def _has_hidden_options(function: Callable[..., Any]) -> bool:
-    hints = typing.get_type_hints(function, include_extras=True).values()
+    hints = inspect.get_annotations(function, eval_str=True).values()
     return any(getattr(option, "hidden", False) for hint in hints for option in getattr(hint, "__metadata__", ()))
 
 
@@ -82,7 +81,7 @@ def _with_help_all(function: Callable[..., Any], epilog: str) -> Callable[..., A
         return function(**values)
 
     kind = Annotated[bool, typer.Option("--help-all", is_eager=True, callback=show, help="Show all options.")]
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = inspect.get_annotations(function, eval_str=True)
     parameters = [
         *(one.replace(annotation=hints[name]) for name, one in inspect.signature(function).parameters.items()),
         inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind),
