@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from medusa_cli.api.answer import Answer
 from medusa_cli.api.arguments import Tools
 from medusa_cli.server.asks import Options
+from medusa_cli.server.engine.sessions import SessionPool
 from medusa_cli.server.engine_queue import DEFAULT_WAITING, EngineQueue, Task
 from medusa_cli.server.reading import Reading
-from medusa_cli.server.sessions import SessionPool
 
 
 @dataclass(eq=False)

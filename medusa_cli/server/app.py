@@ -22,6 +22,7 @@ from medusa_cli.decoding.saved_caches import CacheStore
 from medusa_cli.server import asks, errors, page
 from medusa_cli.server.answer_queue import AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
+from medusa_cli.server.engine.sessions import DEFAULT_BUDGET, SessionPool
 from medusa_cli.server.engine_queue import DEFAULT_WAITING, EngineQueue
 from medusa_cli.server.errors import ApiError, shutting_down, wrong
 from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
@@ -32,7 +33,6 @@ from medusa_cli.server.reading import Comments, Reading
 from medusa_cli.server.responses_answer import ResponsesShape
 from medusa_cli.server.responses_request import ResponsesRequest
 from medusa_cli.server.schemas import ChatRequest, ErrorBody, MessageErrorBody, TextRequest
-from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
 
 MOST_BODY_BYTES = 8 << 20
 MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {

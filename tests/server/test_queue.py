@@ -17,7 +17,7 @@ from server_run import SECONDS, Running, serving, wait_for
 
 from medusa_cli.server.answer_queue import AnswerQueue, Job
 from medusa_cli.server.app import Limits
-from medusa_cli.server.sessions import SessionPool
+from medusa_cli.server.engine.sessions import SessionPool
 
 CHAT = "/v1/chat/completions"
 LONG = "word " * 200
