@@ -1,0 +1,21 @@
+"""What an engine in another process could not do."""
+
+from __future__ import annotations
+
+from medusa_cli.support.errors import MedusaError
+
+
+class EngineLost(Exception):
+    """Its process ended while it worked on this."""
+
+
+class EngineFailed(Exception):
+    """It could not do this; the log has the reason."""
+
+
+class EngineClosed(Exception):
+    """It takes no more work."""
+
+
+class TooLong(MedusaError):
+    """A message of the prompt is too long."""
