@@ -95,6 +95,29 @@ def test_killed_while_it_writes(server: Served, path: str) -> None:
     assert text(ask(server)) == before
 
 
+def test_what_openai_s_client_makes_of_it(server: Served) -> None:
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        options: Any = {"model": "any", "messages": QUESTION, "logit_bias": {"2": -100}, "temperature": 0}
+        chunks = iter(client.chat.completions.create(stream=True, **options))
+        for _ in range(8):
+            next(chunks)
+        engine_of(server).kill()
+        with pytest.raises(openai.APIError, match="the engine ended"):
+            list(chunks)
+        with ThreadPoolExecutor(1) as threads:
+            lost = threads.submit(client.chat.completions.create, **options)
+            wait_for(lambda: metric(server, "medusa_requests_running") == 1)
+            engine_of(server).kill()
+            assert isinstance(lost.exception(), openai.InternalServerError)
+        kept = client.with_options(max_retries=3).chat.completions
+        with ThreadPoolExecutor(1) as threads:
+            again = threads.submit(kept.create, **{**options, "max_tokens": 200})
+            wait_for(lambda: metric(server, "medusa_requests_running") == 1)
+            engine_of(server).kill()
+            assert again.result().usage.completion_tokens == 200, "it asks again by itself"
+
+
 def test_killed_while_a_whole_answer_is_awaited_and_others_wait(server: Served) -> None:
     expected = text(ask(server))
     with ThreadPoolExecutor(4) as threads:

@@ -46,7 +46,7 @@ class InThread:
     def __init__(self, model: Any) -> None:
         self._to: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._from: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        host = Host(iter(self._to.get, None), self._from.put, lambda load: model)  # type: ignore[arg-type]
+        host = Host(iter(self._to.get, None), self._from.put, lambda load: model)
         self._thread = threading.Thread(target=self._run, args=(host,), name="medusa-engine")
         self._thread.start()
 
@@ -60,7 +60,7 @@ class InThread:
         self._to.put(line)
 
     def lines(self) -> Iterator[bytes]:
-        return iter(self._from.get, None)  # type: ignore[arg-type]
+        return iter(self._from.get, None)
 
     def leave(self) -> None:
         self._to.put(None)

@@ -53,6 +53,7 @@ def main() -> None:
         return model
 
     Host(iter(source.readline, b""), send, opened).run(while_loading=lambda: os._exit(0))
+    os._exit(0)  # at once: a template may still be at work on a prompt that nobody waits for
 
 
 def _end_with_the_server() -> None:

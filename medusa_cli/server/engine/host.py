@@ -96,7 +96,7 @@ class Host:
     def run(self, while_loading: Callable[[], object] = lambda: None) -> None:
         """Until Close, or until the server is gone; if that happens while a model loads, while_loading() is called."""
         self._while_loading = while_loading
-        self._questions = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="medusa-engine-question")
+        self._questions = ThreadPoolExecutor(QUESTIONS_AT_ONCE, thread_name_prefix="medusa-question")
         threading.Thread(target=self._listen, name="medusa-engine-listener", daemon=True).start()
         load = self._loading.get()
         if load is not None and self._load(load):
@@ -106,7 +106,7 @@ class Host:
                         self._pool.keep(lambda: not self._hurry.is_set())
                     break
                 self._guarded(job.id, self._answer if isinstance(job, Ask) else self._embed, job)
-        self._questions.shutdown(cancel_futures=True)
+        self._questions.shutdown(wait=False, cancel_futures=True)
 
     def _load(self, load: Load) -> bool:
         try:

@@ -62,6 +62,10 @@ class Process:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, pass_fds=files
             )
+        except OSError:
+            if reading >= 0:
+                os.close(reading)
+            raise
         finally:
             for file in files:
                 os.close(file)

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from medusa_cli.api.answer import Answer, Piece
 from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking
 from medusa_cli.server.engine import messages
 from medusa_cli.server.engine.failures import EngineClosed, EngineFailed, EngineLost, TooLong
-from medusa_cli.server.engine.messages import Caches, Load, Ready
+from medusa_cli.server.engine.messages import Load, Ready
 from medusa_cli.server.engine.process import Child, Process
 from medusa_cli.support.errors import MedusaError, print_error
 
@@ -58,7 +57,7 @@ class Work:
 
 
 class Engine:
-    """A model in a process of its own, or two in turn: when one ends, what it worked on fails and the next one loads.
+    """A model in a process of its own; when that ends, what it worked on fails, and the next one loads.
 
     The attributes of its model are known while none is there. start() loads the first. Calls wait for an engine that
     loads; EngineLost if it ends on them, EngineClosed after the end of all.
@@ -180,7 +179,10 @@ class Engine:
                     self._begin(message)
                 else:
                     self._take(message)
-        except ValueError as error:
+        except MedusaError as error:
+            child.kill()
+            said = str(error)
+        except Exception as error:  # a message that is none, or with values that cannot be
             child.kill()
             print_line(f"the engine said what makes no sense: {error}")
         finally:
@@ -194,7 +196,7 @@ class Engine:
     def _begin(self, ready: Ready) -> None:
         first = self._ready or ready
         if (first.name, first.n_vocab, first.chat_template) != (ready.name, ready.n_vocab, ready.chat_template):
-            raise ValueError("another model")
+            raise MedusaError("it is another model than at the start: start the server again")
         with self._changed:
             self._ready, self._is_ready, self._was_ready = ready, True, True
             self.sessions = 1
@@ -397,6 +399,3 @@ def print_line(text: str) -> None:
     """One line of the log."""
     with contextlib.suppress(OSError):  # nobody is reading it
         print_error(text)
-
-
-__all__ = ["Answer", "Caches", "Engine", "Load", "Piece", "Tokens", "Work", "rows_of"]
