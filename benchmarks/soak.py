@@ -189,6 +189,8 @@ def ask(http: httpx.Client, source: random.Random, messages: list[dict[str, str]
 def streamed(http: httpx.Client, body: dict[str, Any], gives_up: bool, tally: Tally) -> str | None:
     text = ""
     with http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        if response.is_error:
+            response.read()
         response.raise_for_status()
         for line in response.iter_lines():
             if line.startswith("data: {"):
@@ -255,8 +257,10 @@ def started(model: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
         if found is None:
             raise MedusaError("the server did not start")
         threading.Thread(target=process.stderr.read, daemon=True).start()  # what it logs would fill the pipe
-        yield process, found[1]
-        process.terminate()
+        try:
+            yield process, found[1]
+        finally:
+            process.terminate()
 
 
 @contextlib.contextmanager
@@ -264,9 +268,11 @@ def clients(count: int, url: str, goes_on: Callable[[], bool], tally: Tally) -> 
     """Many of them, from here on until goes_on() is false. What ends one of them is raised at the end."""
     with ThreadPoolExecutor(count) as threads:
         ends = [threads.submit(client, url, number, goes_on, tally) for number in range(count)]
-        yield
-    for end in ends:
-        end.result()
+        try:
+            yield
+        finally:
+            for end in ends:
+                end.result()
 
 
 @dataclass

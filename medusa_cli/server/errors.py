@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from medusa_cli.server.engine.failures import EngineClosed, EngineFailed, EngineLost
+from medusa_cli.server.engine.failures import EngineClosed, EngineError, EngineFailed, EngineLost
 from medusa_cli.support.errors import MedusaError, describe, report
 
 MOST_OF_A_MESSAGE = 500
@@ -98,7 +98,8 @@ def add_handlers(app: FastAPI) -> None:
     async def answered(request: Request, error: Exception) -> JSONResponse:
         return as_api_error(error).response(request.url.path)
 
-    for kind in (ApiError, MedusaError, RequestValidationError, HTTPException, Exception):
+    # After an error that is only an Exception, the connection is closed, which its next request would run into.
+    for kind in (ApiError, MedusaError, EngineError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)
 
 

@@ -158,7 +158,7 @@ def test_an_engine_that_talks_nonsense_is_ended(line: bytes, capsys: pytest.Capt
 def test_replies_to_nothing_are_left_out() -> None:
     engine, _ = engine_of(reply(77) + b"", None)
     with engine:
-        threading.Timer(0.2, lambda: engine._child and engine._child.leave()).start()
+        threading.Timer(0.2, lambda: engine._leave()).start()
         with pytest.raises(EngineLost):
             _ = engine.longest_token
 

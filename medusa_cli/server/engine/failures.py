@@ -5,15 +5,19 @@ from __future__ import annotations
 from medusa_cli.support.errors import MedusaError
 
 
-class EngineLost(Exception):
+class EngineError(Exception):
+    """No fault of whoever asked."""
+
+
+class EngineLost(EngineError):
     """Its process ended while it worked on this."""
 
 
-class EngineFailed(Exception):
+class EngineFailed(EngineError):
     """It could not do this; the log has the reason."""
 
 
-class EngineClosed(Exception):
+class EngineClosed(EngineError):
     """It takes no more work."""
 
 
