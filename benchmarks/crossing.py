@@ -6,7 +6,8 @@ python benchmarks/crossing.py [MODEL]
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from argparse import ArgumentParser
+from dataclasses import KW_ONLY, dataclass
 from statistics import median, quantiles
 
 import common
@@ -20,6 +21,7 @@ class Crossing:
     """Questions that take no work, one after another: there and back, through all threads of both processes."""
 
     model: str = "demo"
+    _: KW_ONLY
     rounds: int = 2000
 
     def run(self) -> None:
@@ -32,5 +34,9 @@ class Crossing:
         print(f"there and back: {median(times):.3f} ms (median), {quantiles(times, n=10)[-1]:.3f} ms (9 of 10 below)")
 
 
+def parser() -> ArgumentParser:
+    return common.parser(__doc__, Crossing)
+
+
 if __name__ == "__main__":
-    common.main(common.parser(__doc__, Crossing))
+    common.main(parser())
