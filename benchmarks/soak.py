@@ -3,16 +3,19 @@
     python benchmarks/soak.py session [--tokens 5000]
     python benchmarks/soak.py chat [MODEL] --minutes 60
     python benchmarks/soak.py server [MODEL] --minutes 10 --clients 8
+    python benchmarks/soak.py kills [MODEL] --kills 200 --clients 8
 
 `COMMAND --help` says what each of them measures.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,9 +23,11 @@ import threading
 import time
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import common
@@ -94,6 +99,14 @@ MOST_GROWTH = 1.05
 """Of memory, from the first quarter to the last one."""
 
 
+ENDED = "engine_ended"
+"""The code of the error of a request whose engine has ended."""
+
+
+class EngineEnded(Exception):
+    pass
+
+
 @dataclass
 class Told:
     """What was asked and answered."""
@@ -110,22 +123,32 @@ class Tally:
     answers: list[Told] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    wrote: float = 0.0
+    """When a piece of an answer came last."""
+    ends: list[float] = field(default_factory=list)
+    """When requests were told that the engine has ended."""
+
+    def engine_ended(self) -> str | None:
+        """Takes note that a request was told so, and has no text."""
+        with self.lock:
+            self.ends.append(time.monotonic())
+        return None
 
     def count(self, what: str) -> None:
         with self.lock:
             self.counts[what] += 1
 
 
-def client(url: str, number: int, until: float, tally: Tally) -> None:
+def client(url: str, number: int, goes_on: Callable[[], bool], tally: Tally) -> None:
     """One front end: conversations until the time is over."""
     source = random.Random(number)
     with httpx.Client(base_url=url, timeout=300) as http:
-        while time.monotonic() < until:
+        while goes_on():
             messages: list[dict[str, str]] = []
             for _ in range(source.randint(1, 4)):
                 messages.append({"role": "user", "content": source.choice(SAID)})
                 text = ask(http, source, messages, tally)
-                if text is None or time.monotonic() > until:
+                if text is None or not goes_on():
                     break
                 messages.append({"role": "assistant", "content": text})
 
@@ -138,7 +161,7 @@ def ask(http: httpx.Client, source: random.Random, messages: list[dict[str, str]
     while True:
         try:
             if stream:
-                text = streamed(http, body, gives_up)
+                text = streamed(http, body, gives_up, tally)
             else:
                 response = http.post("/v1/chat/completions", json=body, timeout=0.2 if gives_up else 300)
                 response.raise_for_status()
@@ -146,11 +169,15 @@ def ask(http: httpx.Client, source: random.Random, messages: list[dict[str, str]
         except httpx.ReadTimeout:
             text = None
         except httpx.HTTPStatusError as error:
+            if ENDED in error.response.read().decode():
+                return tally.engine_ended()
             if error.response.status_code != 429:
                 raise
             tally.count("refused for a while")
             time.sleep(min(2.0, float(error.response.headers["retry-after"])))
             continue
+        except EngineEnded:
+            return tally.engine_ended()
         break
     tally.count("given up" if text is None else "streamed" if stream else "whole")
     if text is not None:
@@ -159,26 +186,33 @@ def ask(http: httpx.Client, source: random.Random, messages: list[dict[str, str]
     return text
 
 
-def streamed(http: httpx.Client, body: dict[str, Any], gives_up: bool) -> str | None:
+def streamed(http: httpx.Client, body: dict[str, Any], gives_up: bool, tally: Tally) -> str | None:
     text = ""
     with http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        if response.is_error:
+            response.read()
         response.raise_for_status()
         for line in response.iter_lines():
             if line.startswith("data: {"):
                 chunk = json.loads(line[6:])
+                if ENDED in line:
+                    raise EngineEnded
                 if "error" in chunk:
                     raise RuntimeError(chunk["error"]["message"])
                 text += chunk["choices"][0]["delta"].get("content", "")
+                tally.wrote = time.monotonic() if text else tally.wrote
                 if gives_up and len(text) > 10:
                     return None
     return text
 
 
 def watch(process: psutil.Process, until: float) -> list[tuple[int, int, int]]:
-    """(memory, threads, open files), once a second."""
+    """(memory, threads, open files) of a server and its engine, once a second."""
     found = []
     while time.monotonic() < until:
-        found.append((process.memory_info().rss, process.num_threads(), process.num_fds()))
+        both = [process, *process.children()]
+        memory = sum(one.memory_info().rss for one in both)
+        found.append((memory, sum(one.num_threads() for one in both), sum(one.num_fds() for one in both)))
         time.sleep(1)
     return found
 
@@ -213,6 +247,34 @@ def report(samples: list[tuple[int, int, int]]) -> bool:
     return fine
 
 
+@contextlib.contextmanager
+def started(model: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`medusa serve`, and its address."""
+    command = child("medusa_cli.cli", "serve", model, "--port", "0", *options)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = re.search(r"at (http://\S+?): ", process.stderr.readline())
+        if found is None:
+            raise MedusaError("the server did not start")
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # what it logs would fill the pipe
+        try:
+            yield process, found[1]
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def clients(count: int, url: str, goes_on: Callable[[], bool], tally: Tally) -> Iterator[None]:
+    """Many of them, from here on until goes_on() is false. What ends one of them is raised at the end."""
+    with ThreadPoolExecutor(count) as threads:
+        ends = [threads.submit(client, url, number, goes_on, tally) for number in range(count)]
+        try:
+            yield
+        finally:
+            for end in ends:
+                end.result()
+
+
 @dataclass
 class Server:
     """Many clients for minutes: does a server leak, mix conversations up, or say anything else than plain generate?
@@ -231,25 +293,10 @@ class Server:
     cache_memory: int = 400
 
     def run(self) -> None:
-        cache = str(self.cache_memory)
-        command = child("medusa_cli.cli", "serve", self.model, "--port", "0", "--cache-memory", cache)
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            found = re.search(r"at (http://\S+?): ", process.stderr.readline())
-            if found is None:
-                raise MedusaError("the server did not start")
-            threading.Thread(target=process.stderr.read, daemon=True).start()  # what it logs would fill the pipe
+        with started(self.model, "--cache-memory", str(self.cache_memory)) as (process, url):
             tally, until = Tally(), time.monotonic() + 60 * self.minutes
-            threads = [
-                threading.Thread(target=client, args=(found[1], number, until, tally)) for number in range(self.clients)
-            ]
-            for thread in threads:
-                thread.start()
-            samples = watch(psutil.Process(process.pid), until)
-            for thread in threads:
-                thread.join()
-            process.terminate()
-            process.wait()
+            with clients(self.clients, url, lambda: time.monotonic() < until, tally):
+                samples = watch(psutil.Process(process.pid), until)
         print(", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items())))
         fine = report(samples)
         different, wrong = differences(self.model, tally.answers)
@@ -258,6 +305,61 @@ class Server:
             print(f"  {told}")
         if not fine or wrong or not tally.answers:
             raise MedusaError("the server did not stand it")
+
+
+SIGNALS = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+
+
+@dataclass
+class Kills:
+    """Many clients, while the engine's process is killed again and again, by signals in turn.
+
+    After each kill, a piece of a new answer has to come before the next one. Reported are the time from a kill to the
+    errors of the requests that it concerned, and to the first piece of the next answer. Every whole answer is compared
+    with plain decoding. Exits with 1 if an error took more than 2 s, an answer differs, or the server ended.
+    """
+
+    model: str = "demo"
+    _: KW_ONLY
+    kills: int = 200
+    clients: int = 8
+
+    def run(self) -> None:
+        tally, kills, nexts = Tally(), list[float](), list[float]()
+        source, begun = random.Random(1), time.monotonic()
+        with started(self.model) as (process, url):
+            start = time.monotonic() - begun
+            server, ended = psutil.Process(process.pid), threading.Event()
+            with clients(self.clients, url, lambda: not ended.is_set(), tally):
+                try:
+                    for number in range(self.kills):
+                        time.sleep(source.uniform(0, 0.3))
+                        (engine,) = server.children()
+                        engine.send_signal(SIGNALS[number % len(SIGNALS)])
+                        kills.append(time.monotonic())
+                        nexts.append(self._next(tally, kills[-1]))
+                        print(f"\r{number + 1} kills", end="", file=sys.stderr, flush=True)
+                finally:
+                    ended.set()
+            is_alive = process.poll() is None
+        print(file=sys.stderr)
+        late = [min(end - kill for kill in kills if kill < end) for end in tally.ends]
+        print(f"{len(kills)} kills in {(time.monotonic() - begun) / 60:.1f} minutes; a start takes {start:.2f} s")
+        print(", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items())))
+        print(f"{len(late)} requests were told, after {median(late):.3f} s (median), {max(late):.3f} s (longest)")
+        print(f"the next answer began after {median(nexts):.2f} s (median), {max(nexts):.2f} s (longest)")
+        different, wrong = differences(self.model, tally.answers)
+        print(f"{len(tally.answers)} answers to {different} questions, {len(wrong)} unlike plain decoding")
+        if max(late) > 2 or wrong or not is_alive:
+            raise MedusaError("the server did not stand it")
+
+    def _next(self, tally: Tally, killed: float) -> float:
+        """Seconds from a kill until a piece of another answer came."""
+        while tally.wrote < killed + 0.05:  # what was on its way then still comes
+            if time.monotonic() - killed > 60:
+                raise MedusaError("no answer came any more")
+            time.sleep(0.005)
+        return tally.wrote - killed
 
 
 class Nobody:
@@ -315,7 +417,7 @@ class Chat:
 
 
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Session, Chat, Server)
+    return common.parser(__doc__, Session, Chat, Server, Kills)
 
 
 if __name__ == "__main__":

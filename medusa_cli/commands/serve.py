@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from medusa_cli.commands.command_line import ModelArgument, grouped
 from medusa_cli.decoding.options import CHAT_TEMPERATURE, DraftOptions, EngineOptions, SamplingOptions
-from medusa_cli.support.errors import MedusaError, OptionError, is_reportable
+from medusa_cli.support.errors import MedusaError, OptionError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from medusa_cli.api.embedder import Embedder
-    from medusa_cli.api.model import Model
-    from medusa_cli.decoding.saved_caches import CacheStore
-
 MIB = 1 << 20
 CACHE_TYPES = ("cache_type_k", "cache_type_v")
-Opened = TypeVar("Opened")
 
 
 def _option(name: str, **told: Any) -> Any:
@@ -91,20 +86,25 @@ def serve(
     settings.from_options(sampling, draft, CHAT_TEMPERATURE)  # reports contradictions before a model is loaded
     check_installed()
     from medusa_cli.api.arguments import ENGINE_NAMES
-    from medusa_cli.api.embedder import Embedder
     from medusa_cli.server import serve as life
     from medusa_cli.server.app import Limits
+    from medusa_cli.server.engine.messages import Caches, Load
+    from medusa_cli.server.engine.remote import Engine
 
     messages = console.messages()
     check_key(api_key, host, port, messages)
     proxies = networks(proxy or [])
-    store = prepared(cache_dir, cache_disk * MIB, messages)
+    folder = prepared(cache_dir, cache_disk * MIB, messages)
     bound = life.listen(host, port)
     loading = {**_values([engine, draft], ENGINE_NAMES), "repeatable": settings.is_seed(sampling.seed)}
-    limits = Limits(queue, cache_memory * MIB, shared_caches=share_caches, store=store)
-    told: dict[str, Any] = {"host": host, "api_key": api_key, "limits": limits, "grace": grace, "proxies": proxies}
-    with bound, _opened(model, engine, (draft, sampling), loading) as opened:
-        if isinstance(opened, Embedder):
+    told: dict[str, Any] = {
+        "host": host, "api_key": api_key, "limits": Limits(queue), "grace": grace, "proxies": proxies,
+    }  # fmt: skip
+    kept = {name: value for name, value in vars(engine).items() if name not in CACHE_TYPES}
+    caches = Caches(cache_memory * MIB, share_caches, folder, cache_disk * MIB, api_key or "")
+    load = Load(model, loading, kept, refused_for_embeddings(model, engine, draft, sampling), caches)
+    with bound, Engine(load) as opened:
+        if opened.width:
             running, what = life.build(opened, {}, **told), "/v1/embeddings for programs"
         else:
             usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
@@ -144,10 +144,10 @@ def check_key(key: str | None, host: str, port: int, messages: Console) -> None:
         )
 
 
-def prepared(folder: Path | None, budget: int, messages: Console) -> CacheStore | None:
-    """The caches in --cache-dir, with a remark if some cannot be used. MedusaError if it cannot be written."""
+def prepared(folder: Path | None, budget: int, messages: Console) -> str:
+    """The folder of --cache-dir, with a remark if some caches cannot be used. MedusaError if it cannot be written."""
     if folder is None:
-        return None
+        return ""
     from medusa_cli.decoding.saved_caches import CacheStore
     from medusa_cli.support.files import expanded
 
@@ -158,7 +158,7 @@ def prepared(folder: Path | None, budget: int, messages: Console) -> CacheStore 
         raise MedusaError(f"--cache-dir {error}") from error
     if remark:
         messages.print(f"note: {remark}", markup=False, soft_wrap=True)
-    return store
+    return str(store.folder.resolve())
 
 
 def networks(addresses: list[str]) -> list[str]:
@@ -182,22 +182,8 @@ def _values(groups: Iterable[Any], names: Collection[str]) -> dict[str, Any]:
     return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
 
 
-def _opened(model: str, engine: EngineOptions, others: Sequence[Any], loading: Mapping[str, Any]) -> Model | Embedder:
-    """The model, of either kind. others: options of models that write text. loading: Model's keywords."""
-    from medusa_cli.api.embedder import Embedder
-    from medusa_cli.api.model import Model
-    from medusa_cli.decoding.runtime import WritesNoText
-
-    try:
-        return _in_command_names(Model, model, **loading)
-    except WritesNoText:
-        check_embedding_options(model, engine, *others)
-    kept = {name: value for name, value in vars(engine).items() if name not in CACHE_TYPES}
-    return _in_command_names(Embedder, model, **kept)
-
-
-def check_embedding_options(model: str, engine: EngineOptions, *others: Any) -> None:
-    """OptionError for one that was given and that only concerns models that write text."""
+def refused_for_embeddings(model: str, engine: EngineOptions, *others: Any) -> str:
+    """Why a model that writes no text is refused: an option that concerns only those that do; "" if there is none."""
     given = {name: value for name, value in vars(engine).items() if name in CACHE_TYPES}
     usual = vars(type(engine)())
     for group in others:
@@ -205,16 +191,6 @@ def check_embedding_options(model: str, engine: EngineOptions, *others: Any) -> 
         usual |= vars(type(group)())
     for name, value in given.items():
         if value != usual[name]:
-            raise OptionError(
-                f"{{model}} is an embedding model, which {{{name}}} does not concern: leave it out", model=model
-            )
-
-
-def _in_command_names(kind: Callable[..., Opened], *arguments: Any, **named: Any) -> Opened:
-    """What `kind` returns. Errors name options as they are typed, not as Python's keywords."""
-    try:
-        return kind(*arguments, **named)
-    except MedusaError as error:
-        if error.__cause__ is not None and is_reportable(error.__cause__):
-            raise error.__cause__ from None
-        raise
+            text = f"{{model}} is an embedding model, which {{{name}}} does not concern: leave it out"
+            return str(OptionError(text, model=model))
+    return ""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from medusa_cli.api.answer import Answer
 from medusa_cli.api.arguments import Tools
 from medusa_cli.server.asks import Options
+from medusa_cli.server.engine.messages import Read, Wrote
+from medusa_cli.server.engine.remote import Engine
 from medusa_cli.server.engine_queue import DEFAULT_WAITING, EngineQueue, Task
 from medusa_cli.server.reading import Reading
-from medusa_cli.server.sessions import SessionPool
 
 
 @dataclass(eq=False)
@@ -31,31 +32,27 @@ class Job(Task):
 
 
 class AnswerQueue(EngineQueue[Job, Answer]):
-    """Answers one job at a time, in the session that has read most of its prompt. At the end these are saved."""
+    """Answers one job at a time, in the session that has read most of its prompt."""
 
     def __init__(
         self,
-        pool: SessionPool,
+        engine: Engine,
         most_waiting: int = DEFAULT_WAITING,
         on_end: Callable[[Answer], None] = lambda answer: None,
     ) -> None:
-        super().__init__(most_waiting, on_end)
-        self._pool = pool
-
-    @property
-    def sessions(self) -> int:
-        """How many conversations have a prompt cache."""
-        return len(self._pool)
+        super().__init__(engine, most_waiting, on_end)
 
     def _result(self, job: Job) -> Answer:
-        session = self._pool.take(job.prompt, job.client)
-        work = job.work = session.job_of_tokens(job.prompt, job.tools, job.raw, job.options, job.one_call, job.choice)
+        def told(event: Read | Wrote) -> None:
+            self._tell(job, event.pieces if isinstance(event, Wrote) else Reading(event.done, event.total))
+
+        work = job.work = self._engine.answer(
+            job.client, job.prompt, job.options, job.tools,
+            raw=job.raw, one_call=job.one_call, choice=job.choice, on_event=told,
+        )  # fmt: skip
         if job.dropped:  # since this began
             work.cancel()
-        answer = work.run(
-            lambda pieces: self._tell(job, pieces), lambda done, total: self._tell(job, Reading(done, total))
-        )
-        return replace(answer, left_out=job.left_out)
-
-    def _last(self) -> None:
-        self._pool.keep(self._may_save)
+        end = work.run()
+        if end is None:
+            return Answer("", [], "cancelled", 0, len(job.prompt), 0, {}, [], job.left_out)
+        return replace(end.answer, left_out=job.left_out)

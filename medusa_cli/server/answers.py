@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from medusa_cli.api.answer import Answer, CallPiece, Piece
-from medusa_cli.api.model import Model
 from medusa_cli.decoding.thinking import REMEMBERED
+from medusa_cli.server.engine.remote import Engine
 from medusa_cli.server.errors import ApiError
 from medusa_cli.server.order import Order, Said, Thought
 from medusa_cli.server.schemas import ChatRequest, Sampled
@@ -91,7 +91,7 @@ class Completion(Shape):
     chunk_kind = ""
     id_prefix = ""
 
-    def __init__(self, engine: Model, request: Sampled) -> None:
+    def __init__(self, engine: Engine, request: Sampled) -> None:
         super().__init__()
         self._engine = engine
         self._logprobs = request.chances
@@ -145,7 +145,7 @@ class ChatShape(Completion):
 
     kind, chunk_kind, id_prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
-    def __init__(self, engine: Model, request: ChatRequest) -> None:
+    def __init__(self, engine: Engine, request: ChatRequest) -> None:
         super().__init__(engine, request)
         self._called: list[str] = []
 

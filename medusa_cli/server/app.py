@@ -17,11 +17,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from medusa_cli import __version__
 from medusa_cli.api.answer import Piece
-from medusa_cli.api.model import Model
-from medusa_cli.decoding.saved_caches import CacheStore
 from medusa_cli.server import asks, errors, page
 from medusa_cli.server.answer_queue import AnswerQueue, Job
 from medusa_cli.server.answers import ChatShape, Shape, TextShape
+from medusa_cli.server.engine.remote import Engine
 from medusa_cli.server.engine_queue import DEFAULT_WAITING, EngineQueue
 from medusa_cli.server.errors import ApiError, shutting_down, wrong
 from medusa_cli.server.guards import MOST_VALUES, Guards, client_of
@@ -32,7 +31,6 @@ from medusa_cli.server.reading import Comments, Reading
 from medusa_cli.server.responses_answer import ResponsesShape
 from medusa_cli.server.responses_request import ResponsesRequest
 from medusa_cli.server.schemas import ChatRequest, ErrorBody, MessageErrorBody, TextRequest
-from medusa_cli.server.sessions import DEFAULT_BUDGET, SessionPool
 
 MOST_BODY_BYTES = 8 << 20
 MANY_FOR_ONE_ANSWER: dict[int | str, dict[str, Any]] = {
@@ -46,16 +44,10 @@ MANY_FOR_ONE_MESSAGE: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """waiting: requests in the queue; cache_bytes: of all prompt caches; body_bytes: of one request.
-
-    shared_caches: clients share caches, and can then tell what others have asked. store: keeps them across restarts.
-    """
+    """waiting: requests in the queue; body_bytes: of one request."""
 
     waiting: int = DEFAULT_WAITING
-    cache_bytes: int = DEFAULT_BUDGET
     body_bytes: int = MOST_BODY_BYTES
-    shared_caches: bool = False
-    store: CacheStore | None = None
 
 
 class EventStream(StreamingResponse):
@@ -75,30 +67,27 @@ class EventStream(StreamingResponse):
 
 
 class Server:
-    """What the endpoints share. defaults: sampling options if a request sets none. secret: the API key, if any."""
+    """What the endpoints share. defaults: sampling options if a request sets none."""
 
-    def __init__(self, engine: Model, defaults: asks.Options, limits: Limits, secret: str) -> None:
+    def __init__(self, engine: Engine, defaults: asks.Options, limits: Limits) -> None:
         self.engine = engine
         self.defaults = defaults
         self._prompts = asks.Prompts(engine)
-        pool = SessionPool(
-            engine, limits.cache_bytes, shared=limits.shared_caches, store=limits.store, secret=secret
-        )  # fmt: skip
-        self.queue = AnswerQueue(pool, limits.waiting, lambda answer: self.metrics.count(answer))
-        self.metrics = Metrics(self.queue)
+        self.queue = AnswerQueue(engine, limits.waiting, lambda answer: self.metrics.count(answer))
+        self.metrics = Metrics(self.queue, engine)
 
     async def answer(self, body: ChatRequest | TextRequest, shape: Shape, request: Request) -> Response:
         """The answer to a request, whole or streamed, once its turn has come. ApiError for what cannot be answered."""
         options = asks.options_for(body, self.defaults, self.engine)
         await asks.check_structure(body, options, self.engine)
         client = client_of(request.client.host if request.client else "")
-        tokens, left_out = await self._prompts.tokens_of(body, options)
+        prompt = await self._prompts.tokens_of(body, options)
         tools = asks.offered(body) if isinstance(body, ChatRequest) else []
         is_raw = isinstance(body, TextRequest)
         one_call = not is_raw and body.parallel_tool_calls is False
         choice = None if is_raw else body.forced_tool
-        job = Job(client, tokens, options, left_out, tools, is_raw, one_call, choice)
-        shape.prompt_tokens = len(tokens)
+        job = Job(client, prompt.ids, options, prompt.left_out, tools, is_raw, one_call, choice)
+        shape.prompt_tokens = prompt.count
         self.queue.submit(job)
         if body.stream:
             return EventStream(self._stream(shape, job), lambda: self.queue.drop(job))
@@ -106,7 +95,7 @@ class Server:
 
     async def count(self, body: ChatRequest) -> int:
         """Tokens of a prompt. ApiError for what cannot be one."""
-        return len((await self._prompts.tokens_of(body, asks.options_for(body, self.defaults, self.engine)))[0])
+        return (await self._prompts.tokens_of(body, asks.options_for(body, self.defaults, self.engine))).count
 
     async def _whole(self, request: Request, shape: Shape, job: Job) -> Response:
         """The answer in one piece; a client that leaves in the meantime ends it."""
@@ -166,10 +155,10 @@ class Server:
 
 
 def create_app(
-    engine: Model, defaults: asks.Options, host: str, api_key: str | None, limits: Limits
+    engine: Engine, defaults: asks.Options, host: str, api_key: str | None, limits: Limits
 ) -> tuple[ASGIApp, Server]:
     """The guarded application and what it runs on. host: the address to bind to."""
-    server = Server(engine, defaults, limits, api_key or "")
+    server = Server(engine, defaults, limits)
     app = new_app(server)
     _add_endpoints(app, server)
     page.add_page(app)
@@ -180,23 +169,13 @@ class Served(Protocol):
     """What is behind an application."""
 
     @property
-    def engine(self) -> Named: ...
+    def engine(self) -> Engine: ...
 
     @property
     def queue(self) -> EngineQueue[Any, Any]: ...
 
     @property
     def metrics(self) -> ServerMetrics: ...
-
-
-class Named(Protocol):
-    """A loaded model."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def n_ctx(self) -> int: ...
 
 
 def new_app(server: Served, **facts: int) -> FastAPI:

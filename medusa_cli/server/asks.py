@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -11,18 +10,15 @@ from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 
-from medusa_cli.api.arguments import in_python_names
-from medusa_cli.api.model import Model
-from medusa_cli.decoding import structure
-from medusa_cli.decoding.forced_calls import strict_calls, written_call
 from medusa_cli.decoding.options import MAX_SEED, AcceptKind
-from medusa_cli.decoding.prompts import PromptTooLong, check_fits
 from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
-from medusa_cli.decoding.shortening import INSTRUCTIONS, MessageTooLong
+from medusa_cli.decoding.shortening import INSTRUCTIONS
 from medusa_cli.decoding.thinking import REMEMBERED, Thinking
 from medusa_cli.grammars.schema import any_object
 from medusa_cli.parts.call_formats import knows_tools
 from medusa_cli.parts.call_stream import written
+from medusa_cli.server.engine.failures import TooLong
+from medusa_cli.server.engine.remote import Engine, Tokens
 from medusa_cli.server.errors import wrong
 from medusa_cli.server.schemas import (
     OPTIONS,
@@ -47,7 +43,7 @@ COMPLETION_TOKENS = 16
 """The default of /v1/completions, as with OpenAI."""
 
 
-def options_for(request: Sampled, defaults: Options, engine: Model) -> Options:
+def options_for(request: Sampled, defaults: Options, engine: Engine) -> Options:
     """`defaults` overridden by the request. ApiError 400 for token ids that the vocabulary lacks."""
     bias = None if request.logit_bias is None else {int(token): value for token, value in request.logit_bias.items()}
     if bias and (highest := max(bias)) >= engine.n_vocab:
@@ -88,24 +84,23 @@ def _structure(request: Sampled) -> tuple[str | None, str | None]:
     return json.dumps(form.json_schema.schema_), None
 
 
-async def check_structure(request: ChatRequest | TextRequest, options: Options, engine: Model) -> None:
+async def check_structure(request: ChatRequest | TextRequest, options: Options, engine: Engine) -> None:
     """ApiError 400 for a schema, grammar or tool that cannot be enforced. Compiled once, it is known to the engine."""
-    param = "response_format" if "json_schema" in options else "grammar"
+    tools, choice = [], None
+    if isinstance(request, ChatRequest):
+        tools, choice = offered(request), request.forced_tool
+    if choice is not None or any(tool["function"].get("strict") for tool in tools):
+        await _check(engine, "tools" if choice is None else "tool_choice", None, None, tools, choice)
+    json_schema, grammar = options.get("json_schema"), options.get("grammar")
+    if json_schema is not None or grammar is not None:
+        await _check(engine, "grammar" if json_schema is None else "response_format", json_schema, grammar, [], None)
+
+
+async def _check(engine: Engine, param: str, *asked: Any) -> None:
     try:
-        with in_python_names():
-            await run_in_threadpool(structure.grammar, options.get("json_schema"), options.get("grammar"))
-            if isinstance(request, ChatRequest):
-                param = "tools" if request.forced_tool is None else "tool_choice"
-                await run_in_threadpool(_check_calls, request, engine.chat_template)
+        await run_in_threadpool(engine.check, *asked)
     except MedusaError as error:
         raise wrong(describe(error), param) from error
-
-
-def _check_calls(request: ChatRequest, template: str | None) -> None:
-    if request.forced_tool is not None:
-        written_call(template, offered(request), request.forced_tool)
-    else:
-        strict_calls(template, offered(request))
 
 
 def _thinking(request: Sampled) -> Options:
@@ -132,51 +127,44 @@ def _most_tokens(request: Sampled, defaults: Options) -> int | None:
 class Prompts:
     """The prompts of requests, on threads. Few at a time: a tokenizer takes a hundred times the text's memory."""
 
-    def __init__(self, engine: Model) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._few = asyncio.Semaphore(MOST_AT_A_TIME)
 
-    async def tokens_of(self, request: ChatRequest | TextRequest, options: Options) -> tuple[list[int], int]:
-        """Token ids, and how many of the messages they leave out. options: of the answer.
+    async def tokens_of(self, request: ChatRequest | TextRequest, options: Options) -> Tokens:
+        """The prompt as tokens. options: of the answer.
 
         ApiError 400 if it is not a prompt for this model, or leaves no room for an answer.
         """
         async with self._few:
             return await run_in_threadpool(self._tokens_of, request, options)
 
-    def _tokens_of(self, request: ChatRequest | TextRequest, options: Options) -> tuple[list[int], int]:
-        left_out = 0
+    def _tokens_of(self, request: ChatRequest | TextRequest, options: Options) -> Tokens:
         if isinstance(request, TextRequest):
             self._check_size("prompt", _prompts(request))
-            tokens, param = text_prompt(request, self._engine), "prompt"
+            prompt, param = text_prompt(request, self._engine), "prompt"
         else:
             param, shortens = "messages", request.truncation == "auto"
             self._check_size(param, _all_texts(request, _always(request) if shortens else request.messages))
             if shortens:
-                tokens, left_out = shortened_prompt(request, self._engine, options, self._longest_token)
+                prompt = shortened_prompt(request, self._engine, options)
             else:
-                tokens = chat_prompt(request, self._engine, options)
-        try:
-            check_fits(tokens, self._engine.n_ctx)
-        except PromptTooLong as error:
-            room = "the prompt has {tokens} tokens, the context holds {context}".format_map(error.values)
+                prompt = chat_prompt(request, self._engine, options)
+        if prompt.count >= (context := self._engine.n_ctx):
+            room = f"the prompt has {prompt.count} tokens, the context holds {context}"
             text = f"{room}: shorten it, or start the server with a larger -c"
-            raise wrong(text, param, "context_length_exceeded") from error
-        return tokens, left_out
+            raise wrong(text, param, "context_length_exceeded")
+        return prompt
 
     def _check_size(self, param: str, texts: Iterable[str]) -> None:
         """Before the work of tokenizing: ApiError 400 for texts that would not fit even in the longest tokens."""
         size = sum(len(text.encode()) for text in texts)
-        if size > self._engine.n_ctx and size > self._engine.n_ctx * self._longest_token:
+        if size > self._engine.n_ctx and size > self._engine.n_ctx * self._engine.longest_token:
             raise wrong(
                 f"the prompt has {size} bytes, far more than the {self._engine.n_ctx} tokens of the context hold",
                 param,
                 "context_length_exceeded",
             )
-
-    @functools.cached_property
-    def _longest_token(self) -> int:
-        return max(len(self._engine.token_bytes(token)) for token in range(self._engine.n_vocab))
 
 
 def _always(request: ChatRequest) -> list[Message]:
@@ -208,22 +196,20 @@ def _texts(message: Message) -> Iterator[str]:
         yield from (part.text for part in message.content or [])
 
 
-def chat_prompt(request: ChatRequest, engine: Model, options: Options) -> list[int]:
-    """Token ids of the conversation. ApiError 400 if tools are given to a template that does not know any."""
+def chat_prompt(request: ChatRequest, engine: Engine, options: Options) -> Tokens:
+    """The tokens of the conversation. ApiError 400 if tools are given to a template that does not know any."""
     messages = [_for_template(message) for message in request.messages]
     return engine.tokens(messages, tools=_tools(request, engine), thinking=_wanted(options))
 
 
-def shortened_prompt(request: ChatRequest, engine: Model, options: Options, longest: int) -> tuple[list[int], int]:
-    """The same without the oldest turns if these do not fit the context, and how many messages are left out."""
+def shortened_prompt(request: ChatRequest, engine: Engine, options: Options) -> Tokens:
+    """The same without the oldest turns if these do not fit the context."""
     messages, tools = [_for_template(message) for message in request.messages], _tools(request, engine)
     most, thinking = options.get("max_tokens", -1), _wanted(options)
     try:
-        return engine.shortened(messages, tools=tools, most=most, longest=longest, thinking=thinking)
-    except MedusaError as error:
-        if isinstance(error.__cause__, MessageTooLong):
-            raise wrong(describe(error.__cause__), "messages", "context_length_exceeded") from error
-        raise
+        return engine.shortened(messages, tools=tools, most=most, thinking=thinking)
+    except TooLong as error:
+        raise wrong(describe(error), "messages", "context_length_exceeded") from error
 
 
 def _wanted(options: Options) -> Thinking:
@@ -231,7 +217,7 @@ def _wanted(options: Options) -> Thinking:
     return Thinking(on, options.get("reasoning_effort"))
 
 
-def _tools(request: ChatRequest, engine: Model) -> list[dict[str, Any]] | None:
+def _tools(request: ChatRequest, engine: Engine) -> list[dict[str, Any]] | None:
     tools = offered(request)
     if tools and not knows_tools(engine.chat_template):
         raise wrong("this model's chat template does not support tools", "tools")
@@ -245,14 +231,14 @@ def offered(request: ChatRequest) -> list[dict[str, Any]]:
     return [tool.model_dump(exclude_none=True) for tool in request.tools or []]
 
 
-def text_prompt(request: TextRequest, engine: Model) -> list[int]:
-    """Token ids of the prompt of a plain completion. ApiError 400 for invalid ids, MedusaError for invalid text."""
+def text_prompt(request: TextRequest, engine: Engine) -> Tokens:
+    """The tokens of the prompt of a plain completion. ApiError 400 for invalid ids, MedusaError for invalid text."""
     if texts := _prompts(request):
         return engine.tokens(texts[0], raw=True)
     tokens = [token for token in request.prompt if isinstance(token, int)]
     if (highest := max(tokens)) >= engine.n_vocab:
         raise wrong(f"token {highest}: the vocabulary ends at {engine.n_vocab - 1}", "prompt")
-    return tokens
+    return Tokens(tokens, len(tokens))
 
 
 def _for_template(message: Message) -> dict[str, Any]:

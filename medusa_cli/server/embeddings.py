@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,6 @@ from prometheus_client import Counter
 from pydantic import Field, model_validator
 from starlette.types import ASGIApp
 
-from medusa_cli.api.embedder import Embedder
 from medusa_cli.server.app import (
     MANY_FOR_ONE_ANSWER,
     MANY_FOR_ONE_MESSAGE,
@@ -27,6 +26,9 @@ from medusa_cli.server.app import (
     left,
     new_app,
 )
+from medusa_cli.server.engine.messages import Rows
+from medusa_cli.server.engine.remote import Engine, rows_of
+from medusa_cli.server.engine.remote import Tokens as Prompt
 from medusa_cli.server.engine_queue import EngineQueue, Task
 from medusa_cli.server.errors import ApiError, shutting_down, wrong
 from medusa_cli.server.guards import MOST_VALUES, client_of
@@ -37,8 +39,6 @@ from medusa_cli.server.schemas import MOST_COUNT, Body, Count
 MOST_INPUTS = 2048
 MOST_TOKENS = 300_000
 """Of all inputs together. Both limits are OpenAI's."""
-AT_ONCE = 32
-"""Inputs that the engine gets in one call: between two, a client that has left is noticed."""
 WRITING_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 MESSAGES_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 
@@ -100,8 +100,8 @@ class Embedded:
 class EmbeddingMetrics(ServerMetrics):
     """The metrics of a server for embeddings."""
 
-    def __init__(self, queue: EngineQueue[Any, Any]) -> None:
-        super().__init__(queue)
+    def __init__(self, queue: EngineQueue[Any, Any], engine: Engine) -> None:
+        super().__init__(queue, engine)
         self.embeddings = Counter("medusa_embeddings", "Embeddings made.", registry=self.registry)
 
     def count(self, done: Embedded) -> None:
@@ -113,28 +113,26 @@ class EmbeddingMetrics(ServerMetrics):
 class EmbeddingQueue(EngineQueue[EmbeddingTask, Embedded]):
     """One request at a time."""
 
-    def __init__(self, engine: Embedder, most_waiting: int, on_end: Callable[[Embedded], None]) -> None:
-        super().__init__(most_waiting, on_end)
-        self._engine = engine
-
     def _result(self, job: EmbeddingTask) -> Embedded | None:
-        rows = []
-        for begin in range(0, len(job.texts), AT_ONCE):
-            some = job.texts[begin : begin + AT_ONCE]
-            rows.append(self._engine.embed(some, lambda: not job.dropped))
-            if len(rows[-1]) < len(some):
-                self._tell(job, shutting_down())  # or its client has left, and does not read this
-                return None
-        return Embedded(job, np.concatenate(rows))
+        found: list[Rows] = []
+        work = job.work = self._engine.embedding(job.texts, found.append)
+        if job.dropped:  # since this began
+            work.cancel()
+        work.run()
+        rows = rows_of(found, self._engine.width)
+        if len(rows) < len(job.texts):
+            self._tell(job, shutting_down())  # or its client has left, and does not read this
+            return None
+        return Embedded(job, rows)
 
 
 class EmbeddingServer:
     """What the endpoints share."""
 
-    def __init__(self, engine: Embedder, waiting: int) -> None:
+    def __init__(self, engine: Engine, waiting: int) -> None:
         self.engine = engine
         self.queue = EmbeddingQueue(engine, waiting, lambda done: self.metrics.count(done))
-        self.metrics: EmbeddingMetrics = EmbeddingMetrics(self.queue)
+        self.metrics: EmbeddingMetrics = EmbeddingMetrics(self.queue, engine)
         self._one = asyncio.Semaphore(1)  # a tokenizer takes a hundred times the text's memory
 
     async def embeddings(self, body: EmbeddingRequest, request: Request) -> Response:
@@ -162,21 +160,22 @@ class EmbeddingServer:
 
     def _tokens(self, inputs: Sequence[str | list[int]]) -> list[list[int]]:
         """ApiError 400 for an input that the model cannot take."""
+        tokenized = iter(self.engine.tokens_of_texts([one for one in inputs if isinstance(one, str)], MOST_TOKENS))
         texts: list[list[int]] = []
         left_over = MOST_TOKENS
         for index, given in enumerate(inputs):
-            tokens = self.engine.tokens(given) if isinstance(given, str) else given
+            found = next(tokenized) if isinstance(given, str) else Prompt(given, len(given))
             name = f"input[{index}]" if len(inputs) > 1 else "input"
-            if not tokens:
+            if not found.count:
                 raise wrong(f"{name}: it has no tokens", "input")
-            if len(tokens) > self.engine.n_ctx:
-                text = f"{name} has {len(tokens)} tokens, this model takes at most {self.engine.n_ctx}: shorten it"
+            if found.count > self.engine.n_ctx:
+                text = f"{name} has {found.count} tokens, this model takes at most {self.engine.n_ctx}: shorten it"
                 raise wrong(text, "input", "context_length_exceeded")
-            if (highest := max(tokens)) >= self.engine.n_vocab:
+            if (highest := max(found.ids)) >= self.engine.n_vocab:
                 raise wrong(f"{name}: token {highest}: the vocabulary ends at {self.engine.n_vocab - 1}", "input")
-            if (left_over := left_over - len(tokens)) < 0:
+            if (left_over := left_over - found.count) < 0:
                 raise wrong(f"the inputs have more than {MOST_TOKENS} tokens: send them in several requests", "input")
-            texts.append(tokens)
+            texts.append(found.ids)
         return texts
 
 
@@ -189,7 +188,7 @@ def _base64(row: NDArray[np.float32]) -> str:
 
 
 def create_embedding_app(
-    engine: Embedder, host: str, api_key: str | None, limits: Limits
+    engine: Engine, host: str, api_key: str | None, limits: Limits
 ) -> tuple[ASGIApp, EmbeddingServer]:
     """The guarded application and what it runs on. host: the address to bind to."""
     server = EmbeddingServer(engine, limits.waiting)

@@ -1,6 +1,6 @@
-"""One model, many clients: a bounded queue in front of the engine's one thread.
+"""One model, many clients: a bounded queue in front of the engine.
 
-Everything but `_perform` and `_last` runs on the event loop, so that threads share no state but what `_tell` passes on.
+Everything but `_perform` runs on the event loop, so that threads share no state but what `_tell` passes on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from medusa_cli.server.engine.remote import Engine
 from medusa_cli.server.errors import ApiError, as_api_error, log, shutting_down
 
 DEFAULT_WAITING = 16
@@ -59,8 +60,9 @@ Result = TypeVar("Result")
 class EngineQueue(Generic[OneTask, Result]):
     """Performs one task at a time. Clients take turns; the tasks of one client are first come, first served."""
 
-    def __init__(self, most_waiting: int, on_end: Callable[[Result], None]) -> None:
+    def __init__(self, engine: Engine, most_waiting: int, on_end: Callable[[Result], None]) -> None:
         """on_end: called with each result, even if nobody reads it any more; on the event loop."""
+        self._engine = engine
         self._on_end = on_end
         self._most = most_waiting
         self._waiting: OrderedDict[str, deque[OneTask]] = OrderedDict()
@@ -105,7 +107,7 @@ class EngineQueue(Generic[OneTask, Result]):
             return
         job.dropped = True
         if job is self.running:
-            if job.work is not None:  # else the engine's thread sees that it was dropped
+            if job.work is not None:  # else the thread sees that it was dropped
                 job.work.cancel()
             return
         waiting = self._waiting.get(job.client)
@@ -127,19 +129,20 @@ class EngineQueue(Generic[OneTask, Result]):
         self._arrived.set()
 
     async def stop(self) -> None:
-        """Also ends the running job, and waits for the engine's thread."""
+        """Also ends the running job, and then the engine, which saves its prompt caches."""
         self.close()
         if self.running is not None:
             self.drop(self.running)
         if self._task is not None:
             await self._task
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._last)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.close, self._may_save)
         self._thread.shutdown()
 
     def abandon(self) -> None:
-        """Ends the engine's thread after the event loop has ended."""
+        """Ends the engine and the thread that waits for it, after the event loop has ended."""
         if self.running is not None:
             self.drop(self.running)
+        self._engine.abandon()
         self._thread.shutdown()
 
     async def _run(self) -> None:
@@ -175,7 +178,7 @@ class EngineQueue(Generic[OneTask, Result]):
         return job
 
     def _perform(self, job: OneTask) -> Result | None:
-        """Runs on the engine's thread. Never raises: what went wrong is the task's last event."""
+        """Runs on the thread that waits for the engine. Never raises: what went wrong is the task's last event."""
         try:
             result = None if job.dropped else self._result(job)
         except BaseException as error:
@@ -186,11 +189,8 @@ class EngineQueue(Generic[OneTask, Result]):
         return result
 
     def _result(self, job: OneTask) -> Result | None:
-        """What comes out; None for a task that was dropped. Runs on the engine's thread."""
+        """What comes out; None for a task that was dropped. Runs on the thread that waits for the engine."""
         raise NotImplementedError
-
-    def _last(self) -> None:
-        """Runs on the engine's thread when all tasks have ended."""
 
     def _tell(self, job: OneTask, event: Any) -> None:
         assert self._loop is not None

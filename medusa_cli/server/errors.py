@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from medusa_cli.server.engine.failures import EngineClosed, EngineError, EngineFailed, EngineLost
 from medusa_cli.support.errors import MedusaError, describe, report
 
 MOST_OF_A_MESSAGE = 500
@@ -74,7 +75,14 @@ def as_api_error(error: BaseException) -> ApiError:
         return _invalid(error.errors())
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
-    log(error)
+    if isinstance(error, EngineClosed):
+        return shutting_down()
+    if isinstance(error, EngineLost):
+        return ApiError(
+            500, "the engine ended while it worked on this, and is started again: ask again", code="engine_ended"
+        )
+    if not isinstance(error, EngineFailed):  # that is in the log
+        log(error)
     return ApiError(500, "the engine failed; the server's log has the reason")
 
 
@@ -90,7 +98,8 @@ def add_handlers(app: FastAPI) -> None:
     async def answered(request: Request, error: Exception) -> JSONResponse:
         return as_api_error(error).response(request.url.path)
 
-    for kind in (ApiError, MedusaError, RequestValidationError, HTTPException, Exception):
+    # After an error that is only an Exception, the connection is closed, which its next request would run into.
+    for kind in (ApiError, MedusaError, EngineError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answered)
 
 

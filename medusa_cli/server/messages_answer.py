@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from medusa_cli.api.answer import Answer, CallPiece, Piece
-from medusa_cli.api.model import Model
 from medusa_cli.server.answers import Shape, counters
+from medusa_cli.server.engine.remote import Engine
 from medusa_cli.server.errors import ANTHROPIC_PATH, ApiError
 from medusa_cli.server.order import Said, Thought, of_whole_calls
 
@@ -22,7 +22,7 @@ class MessagesShape(Shape):
 
     named = True
 
-    def __init__(self, engine: Model, stops: Sequence[str]) -> None:
+    def __init__(self, engine: Engine, stops: Sequence[str]) -> None:
         super().__init__()
         self._engine, self._stops = engine, stops
         self._id = f"msg_{secrets.token_hex(12)}"

@@ -18,6 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYP
 
 from medusa_cli.api.answer import Answer
 from medusa_cli.server.answer_queue import AnswerQueue
+from medusa_cli.server.engine.remote import Engine
 from medusa_cli.server.engine_queue import EngineQueue
 
 disable_created_metrics()  # a creation time for each counter says nothing here
@@ -32,9 +33,12 @@ TOKENS_PER_STEP = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 6, 8)
 class ServerMetrics:
     """What all servers count. Gauges look up their values when read."""
 
-    def __init__(self, queue: EngineQueue[Any, Any]) -> None:
+    def __init__(self, queue: EngineQueue[Any, Any], engine: Engine) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        ProcessCollector("medusa_engine", lambda: engine.pid, registry=self.registry)
+        restarts = Counter("medusa_engine_restarts", "Times that the engine was started again.", registry=self.registry)
+        engine.on_restart = restarts.inc
         self._gauge("medusa_requests_waiting", "Requests in the queue.", lambda: queue.waiting)
         self._gauge("medusa_requests_running", "Requests being answered: 0 or 1.", lambda: queue.running is not None)
         self.responses = Counter("medusa_http_responses", "Responses by status.", ["status"], registry=self.registry)
@@ -51,9 +55,9 @@ class ServerMetrics:
 class Metrics(ServerMetrics):
     """The metrics of a server that answers."""
 
-    def __init__(self, queue: AnswerQueue) -> None:
-        super().__init__(queue)
-        self._gauge("medusa_sessions", "Conversations whose prompt cache is kept.", lambda: queue.sessions)
+    def __init__(self, queue: AnswerQueue, engine: Engine) -> None:
+        super().__init__(queue, engine)
+        self._gauge("medusa_sessions", "Conversations whose prompt cache is kept.", lambda: engine.sessions)
         self.answers = Counter("medusa_answers", "Answers by stop reason.", ["stop_reason"], registry=self.registry)
         self.cached_tokens = Counter(
             "medusa_cached_prompt_tokens", "Prompt tokens found in a prompt cache.", registry=self.registry

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from medusa_cli.api.answer import Answer, CallPiece, Piece
-from medusa_cli.api.model import Model
 from medusa_cli.server.answers import Shape, counters
+from medusa_cli.server.engine.remote import Engine
 from medusa_cli.server.errors import ApiError
 from medusa_cli.server.order import Said, Thought, of_whole_calls
 from medusa_cli.server.responses_request import ResponsesRequest
@@ -25,7 +25,7 @@ class ResponsesShape(Shape):
 
     named = True
 
-    def __init__(self, engine: Model, request: ResponsesRequest) -> None:
+    def __init__(self, engine: Engine, request: ResponsesRequest) -> None:
         super().__init__()
         self._id = f"resp_{secrets.token_hex(12)}"
         self._head = {

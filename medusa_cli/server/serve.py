@@ -11,12 +11,11 @@ from collections.abc import Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
-from medusa_cli.api.embedder import Embedder
-from medusa_cli.api.model import Model
 from medusa_cli.server.app import Limits, Served, create_app
 from medusa_cli.server.asks import Options
 from medusa_cli.server.connections import ImpatientProtocol
 from medusa_cli.server.embeddings import create_embedding_app
+from medusa_cli.server.engine.remote import Engine
 from medusa_cli.support.errors import MedusaError
 
 GRACE_SECONDS = 10
@@ -35,6 +34,10 @@ class UvicornServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, server: Served) -> None:
         super().__init__(config)
         self.served = server
+        server.engine.on_failure = self._end
+
+    def _end(self) -> None:
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end = time.monotonic() + (self.config.timeout_graceful_shutdown or 0)
@@ -75,7 +78,7 @@ def url_of(bound: socket.socket, host: str) -> str:
 
 
 def build(
-    engine: Model | Embedder,
+    engine: Engine,
     defaults: Options,
     *,
     host: str = "127.0.0.1",
@@ -90,7 +93,7 @@ def build(
     """
     app: ASGIApp
     server: Served
-    if isinstance(engine, Embedder):
+    if engine.width:
         app, server = create_embedding_app(engine, host, api_key, limits)
     else:
         app, server = create_app(engine, defaults, host, api_key, limits)
@@ -113,10 +116,12 @@ def build(
 
 
 def run(server: UvicornServer, bound: socket.socket) -> None:
-    """Serves until Ctrl-C or SIGTERM. A second Ctrl-C ends at once."""
+    """Serves until Ctrl-C or SIGTERM. A second Ctrl-C ends at once. MedusaError if no engine starts any more."""
     try:
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[bound])
     finally:
-        # After a second Ctrl-C, nothing has told the engine's thread to end.
+        # After a second Ctrl-C, nothing has told the engine to end.
         server.served.queue.abandon()
+    if server.served.engine.failure is not None:
+        raise server.served.engine.failure

@@ -7,35 +7,30 @@ import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from command_line import invoke
 from server_fakes import FakeModel
+from server_run import in_thread
 
 from medusa_cli.server import serve as life
+from medusa_cli.server.engine.messages import Load
+from medusa_cli.server.engine.remote import Engine
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the command would have run. model: what it was opened with; sampling: the defaults of its file."""
-    found = SimpleNamespace(model=None, server=None, sampling={})
+    found = SimpleNamespace(model=None, server=None, sampling={}, caches=None)
 
-    class Model(FakeModel):
-        def __init__(self, model: str, **options: Any) -> None:
-            super().__init__(name=model, sampling_defaults=found.sampling)
-            found.model = options
-
-        def __enter__(self) -> Model:
-            return self
-
-        def __exit__(self, *_: Any) -> None:
-            pass
+    def engine(load: Load) -> Engine:
+        found.model, found.caches = load.options, load.caches
+        return in_thread(FakeModel(name=load.model, sampling_defaults=found.sampling))
 
     def run(server: life.UvicornServer, bound: socket.socket) -> None:
         found.server = server.served
 
-    monkeypatch.setattr("medusa_cli.api.model.Model", Model)
+    monkeypatch.setattr("medusa_cli.server.engine.remote.Engine", engine)
     monkeypatch.setattr(life, "run", run)
     return found
 
@@ -113,8 +108,7 @@ def test_a_folder_for_caches(started: SimpleNamespace, tmp_path: Path) -> None:
     assert code == 0
     assert len(errors.splitlines()) == 1
     assert folder.is_dir()
-    pool = started.server.queue._pool
-    assert (pool._store.folder, pool._store.budget) == (folder, 7 << 20)
+    assert (started.caches.folder, started.caches.disk) == (str(folder), 7 << 20)
     (folder / "x.cache").write_bytes(b"nothing")
     assert invoke(*options, "7")[2].startswith(
         f"note: {folder}: 1 damaged or older caches, or another user's, are left"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -299,6 +300,24 @@ def test_a_bug_before_the_queue_is_logged(capfd: pytest.CaptureFixture[str]) -> 
     errors = capfd.readouterr().err
     assert "KeyError" in errors
     assert one_line(errors)
+
+
+def test_an_engine_that_fails_leaves_the_connection_open() -> None:
+    class Broken(FakeModel):
+        def tokens(self, prompt: Any, **named: Any) -> list[int]:
+            raise KeyError(NASTY)
+
+    with serving(Broken()) as running:
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
+        connection.connect()
+        connection.auto_open = 0
+        for _ in range(3):
+            headers = {"content-type": "application/json"}
+            connection.request("POST", "/v1/chat/completions", json.dumps({"messages": HELLO}), headers)
+            response = connection.getresponse()
+            assert response.status == 500
+            response.read()
+        connection.close()
 
 
 def test_a_bug_within_a_stream_is_logged(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

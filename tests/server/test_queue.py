@@ -13,11 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from server_fakes import FakeModel
-from server_run import SECONDS, Running, serving, wait_for
+from server_run import SECONDS, Running, in_thread, serving, wait_for
 
 from medusa_cli.server.answer_queue import AnswerQueue, Job
 from medusa_cli.server.app import Limits
-from medusa_cli.server.sessions import SessionPool
+from medusa_cli.server.engine.messages import Caches
+from medusa_cli.server.engine.sessions import SessionPool
 
 CHAT = "/v1/chat/completions"
 LONG = "word " * 200
@@ -44,7 +45,9 @@ def is_free(running: Running) -> bool:
 
 def test_clients_take_turns(model: Any) -> None:
     async def run() -> None:
-        queue = AnswerQueue(SessionPool(model), 9)
+        engine = in_thread(model)
+        engine.start()
+        queue = AnswerQueue(engine, 9)
         jobs = [Job(client, [ord(mark)], {}) for client, mark in ("a1", "a2", "a3", "b4", "c5", "b6")]
         for job in jobs:
             queue.submit(job)
@@ -337,8 +340,7 @@ def test_conversations_with_a_long_prefix_in_common_do_not_take_turns_in_one_ses
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_cached_tokens_tell_nothing_of_other_clients(model: FakeModel, shared: bool) -> None:
-    limits = Limits(shared_caches=shared)
-    with serving(model, limits=limits, proxies=["127.0.0.1/32"]) as running:
+    with serving(model, caches=Caches(1 << 30, shared=shared), proxies=["127.0.0.1/32"]) as running:
 
         def cached(client: str) -> int:
             headers = {"x-forwarded-for": client}

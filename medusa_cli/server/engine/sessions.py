@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from medusa_cli.api.model import Model
 from medusa_cli.api.session import Session
 from medusa_cli.decoding.saved_caches import CacheStore, common_prefix, is_worth_it
-from medusa_cli.server.errors import log
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import MedusaError, report
 
 DEFAULT_BUDGET = 1 << 30
 """Bytes that the prompt caches of all conversations may take together."""
@@ -45,7 +44,9 @@ class SessionPool:
         shared: bool = False,
         store: CacheStore | None = None,
         secret: str = "",
+        log: Callable[[BaseException], object] = report,
     ) -> None:
+        self._log = log
         self._engine = engine
         self._budget = budget
         self._shared = shared
@@ -110,11 +111,11 @@ class SessionPool:
             if self._store is not None:
                 line = chosen.session.bring_from(self._store, prompt, self._owner(chosen), used)
                 if line:
-                    log(MedusaError(line))
+                    self._log(MedusaError(line))
             if source is not None and common_prefix(chosen.session.cached_tokens, prompt) < used:
                 chosen.session.copy_from(source.session)
         except (MedusaError, OSError, MemoryError) as error:
-            log(error)
+            self._log(error)
 
     def _owner(self, kept: _Kept) -> str:
         """What files call its client: they reveal neither a name nor a key."""
@@ -126,7 +127,7 @@ class SessionPool:
         try:
             kept.session.keep_in(self._store, self._owner(kept), kept.used)
         except (MedusaError, OSError, MemoryError) as error:
-            log(error)
+            self._log(error)
 
     def _shrink(self) -> None:
         """Caches grow with their conversations: the least recently used are let go until the others fit."""
