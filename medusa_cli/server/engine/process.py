@@ -56,6 +56,7 @@ class Process:
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         reading, writing = self._stderr()
         environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # it would start a debugger before it ends
+        environment.pop("MEDUSA_API_KEY", None)
         command = child("medusa_cli.server.engine.child", str(writing))
         files = (writing,) if writing >= 0 else ()
         try:
