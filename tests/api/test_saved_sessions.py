@@ -47,7 +47,7 @@ def test_a_saved_session_goes_on(model: Model, tmp_path: Path) -> None:
         answer = stays.generate(first, **OPTIONS)
         stays.save(tmp_path / "a.cache")
         second = [*first, {"role": "assistant", "content": answer.text}, {"role": "user", "content": "And at night?"}]
-        expected, known = stays.generate(second, **OPTIONS), len(stays.cached_tokens)
+        expected, known = stays.generate(second, **OPTIONS), stays.cached_tokens
     if hasattr(os, "geteuid"):
         assert (tmp_path / "a.cache").stat().st_mode & 0o777 == 0o600
     with model.session() as moves:
@@ -55,7 +55,10 @@ def test_a_saved_session_goes_on(model: Model, tmp_path: Path) -> None:
         assert moves.nbytes > 0
         answer = moves.generate(second, **OPTIONS)
         assert (answer.text, answer.cached_tokens) == (expected.text, expected.cached_tokens)
-        assert len(moves.cached_tokens) == known
+        # Whether the newest token is cached depends on the last step, and so on how long steps took.
+        common = min(len(moves.cached_tokens), len(known))
+        assert moves.cached_tokens[:common] == known[:common]
+        assert max(len(moves.cached_tokens), len(known)) - common <= 1
         assert answer.cached_tokens > len(model.tokens(first)) - 4
 
 
