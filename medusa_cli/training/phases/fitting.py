@@ -91,8 +91,9 @@ def run_watched(
 
 def check_start(setup: Setup) -> None:
     """MedusaError if the training is to begin with heads that are not like those that are trained."""
-    options, recipe = setup.options, setup.options.recipe
+    options = setup.options
     if options.start is not None:
+        recipe = options.recipe
         own = 1 if recipe.lm_head == "own" else 0
         shape = HeadShape(options.kind, options.heads, setup.base.n_embd, recipe.blocks, recipe.prefix, own)
         weights_of(options.start, Heads(shape))
