@@ -112,6 +112,7 @@ class Answering:
         self._structure = settings.structure if call is None else call.structure
         self._strict = strict if strict and self._structure is None else {}
         self._arguments: native.Grammar | None = None  # what this run follows
+        self._head = ""  # of a call: what the token had before the arguments
         self._fed: list[tuple[str, int]] = []  # what the splitter got, if it may get it again
         self._ids, self._begun_calls = Ids(), set[str]()
         self._follows = False  # whether this run follows the grammar of the answer
@@ -137,6 +138,8 @@ class Answering:
                 self._after_thinking()
             elif reason != ARGUES:
                 self._arguments = None
+            elif self._head:
+                self._write(self._head)
             reason = self._next_run((self._seed + len(self._runs)) % (MAX_SEED + 1))
         if self._call is not None and reason == "eos":
             self._write(self._call.closing)
@@ -277,8 +280,7 @@ class Answering:
         self._splitter = self._new_splitter(self._at)
         for text, one in fed:
             self._feed(text, one)
-        if before := token.removesuffix(piece.arguments):
-            self._write(before)
+        self._head = token.removesuffix(piece.arguments)
         return True
 
     def _feed(self, text: str, token: int) -> Parts:

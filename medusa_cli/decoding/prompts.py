@@ -160,12 +160,9 @@ def _compile(source: str) -> Any:
 
 def _shown(tool: Tool) -> Tool:
     """A tool as the model sees it: whether its calls are strict is for the engine alone."""
-    function = tool.get("function")
-    return (
-        {**tool, "function": _shown(function)}
-        if isinstance(function, Mapping)
-        else {k: v for k, v in tool.items() if k != "strict"}
-    )
+    if isinstance(function := tool.get("function"), Mapping):
+        return {**tool, "function": _shown(function)}
+    return {name: value for name, value in tool.items() if name != "strict"}
 
 
 def render(

@@ -6,16 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
-from numpy.typing import NDArray
-
-from medusa_cli.converters.gguf.header import Header, read_header
+from medusa_cli.converters.gguf.header import Header
 from medusa_cli.models.base_file import OUTPUT_NAMES
+from medusa_cli.models.tensors import Tensors
 from medusa_cli.support.errors import MedusaError
 
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -166,33 +161,10 @@ def _check_tensors(header: Header, shape: DecoderShape) -> None:
 # --- tensors ---------------------------------------------------------------------------------------
 
 
-class BaseTensors:
-    """The tensors of a GGUF by name."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.header, _ = read_header(path)
-        self.tensors = {tensor.name: tensor for tensor in self.header.tensors}
-
-    def has(self, name: str) -> bool:
-        return name in self.tensors
+class BaseTensors(Tensors):
+    """Those of a model."""
 
     @property
     def output_name(self) -> str:
         """Name of the output matrix; of the token embeddings if the model ties them."""
         return next(name for name in OUTPUT_NAMES if self.has(name))
-
-    def raw(self, name: str) -> NDArray[np.uint8]:
-        """[rows, bytes] as stored."""
-        tensor = self.tensors[name]
-        data = np.memmap(self.path, np.uint8, "r", self.header.data_offset + tensor.offset, (tensor.nbytes,))
-        return np.array(data).reshape(int(np.prod(tensor.shape[1:], dtype=np.int64)), -1)
-
-    def load(self, name: str) -> NDArray[np.float32]:
-        """In torch order: [rows, columns], or [size]. MedusaError if its type cannot be decoded."""
-        tensor = self.tensors[name]
-        try:
-            values = dequantize(self.raw(name), GGMLQuantizationType(tensor.type))
-        except NotImplementedError as error:
-            raise MedusaError(f"{self.path}: {name} has a type that cannot be decoded ({error})") from error
-        return np.asarray(values, dtype=np.float32).reshape(tensor.shape[::-1])

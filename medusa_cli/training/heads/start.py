@@ -6,44 +6,30 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 from numpy.typing import NDArray
 from torch import Tensor
 
-from medusa_cli.converters.gguf.header import Header, read_header
 from medusa_cli.converters.heads import schema
+from medusa_cli.models.tensors import Tensors
 from medusa_cli.support.errors import MedusaError
 
 from .layers import Heads, HeadShape
 
 
-class _File:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.header: Header = read_header(path)[0]
-        self._tensors = {tensor.name: tensor for tensor in self.header.tensors}
-
-    def load(self, name: str, shape: torch.Size) -> NDArray[np.float32]:
-        """In torch order. MedusaError if there is none of that shape that can be decoded."""
-        tensor = self._tensors.get(name)
-        if tensor is None or tensor.shape[::-1] != tuple(shape):
+class _File(Tensors):
+    def of(self, name: str, shape: torch.Size) -> NDArray[np.float32]:
+        """In torch order. MedusaError if there is none of that shape, or not of finite numbers."""
+        if not self.has(name) or self.tensors[name].shape[::-1] != tuple(shape):
             raise MedusaError(f"start: {self.path} has no {name} of {' x '.join(map(str, shape))} numbers")
-        data = np.memmap(self.path, np.uint8, "r", self.header.data_offset + tensor.offset, (tensor.nbytes,))
-        rows = np.array(data).reshape(int(np.prod(tensor.shape[1:], dtype=np.int64)), -1)
-        try:
-            values = dequantize(rows, GGMLQuantizationType(tensor.type))
-        except NotImplementedError as error:
-            raise MedusaError(f"start: {self.path}: {name} has a type that cannot be decoded") from error
-        values = np.asarray(values, np.float32).reshape(shape)
+        values = self.load(name)
         if not np.isfinite(values).all():
             raise MedusaError(f"start: {self.path}: {name} holds values that are not finite")
         return values
 
     def linear(self, name: str, shape: torch.Size) -> NDArray[np.float32]:
         """The same; a bias that is missing is zero."""
-        is_missing = name.endswith(".bias") and name not in self._tensors
-        return np.zeros(shape, np.float32) if is_missing else self.load(name, shape)
+        is_missing = name.endswith(".bias") and not self.has(name)
+        return np.zeros(shape, np.float32) if is_missing else self.of(name, shape)
 
 
 def weights_of(path: Path, heads: Heads) -> dict[str, Tensor]:
@@ -76,9 +62,9 @@ def _part(file: _File, name: str, shape: torch.Size) -> NDArray[np.float32]:
         return np.zeros(shape, np.float32)
     kind, _, rest = name.partition(".")
     if kind == "cell":
-        return file.load(schema.cell(rest), shape)
+        return file.of(schema.cell(rest), shape)
     if kind == "prefix":
-        return file.load(schema.prefix(rest), shape)
+        return file.of(schema.prefix(rest), shape)
     if kind == "outputs":
         raise MedusaError("start: heads with output matrices of their own begin with the model's: leave out lm_head")
     if kind == "first":  # a residual above a block
@@ -86,7 +72,7 @@ def _part(file: _File, name: str, shape: torch.Size) -> NDArray[np.float32]:
     if kind == "first_bias":
         return np.stack([_grounded(file, head, "bias", torch.Size((shape[1] // 2,))) for head in range(shape[0])])
     part: schema.Part = "weight" if kind == "weight" else "bias"
-    at = 1 if any(tensor.name == schema.residual(0, "weight") for tensor in file.header.tensors) else 0
+    at = 1 if file.has(schema.residual(0, "weight")) else 0
     names = [[schema.block(head, j + at, part) for head in range(shape[1])] for j in range(shape[0])]
     values = [file.linear(one, shape[2:]) for row in names for one in row]
     return np.stack(values).reshape(shape)
