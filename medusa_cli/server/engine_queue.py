@@ -21,6 +21,8 @@ from medusa_cli.server.errors import ApiError, as_api_error, log, shutting_down
 DEFAULT_WAITING = 16
 GUESSED_SECONDS = 10.0
 """Assumed for a task until one has been measured."""
+ENDS_WITHIN = 20.0
+"""Seconds that a task may still take once it is cancelled: a batch of a prompt, or a token."""
 
 
 class Work(Protocol):
@@ -134,6 +136,9 @@ class EngineQueue(Generic[OneTask, Result]):
         if self.running is not None:
             self.drop(self.running)
         if self._task is not None:
+            done, _ = await asyncio.wait([self._task], timeout=ENDS_WITHIN)
+            if not done:  # the engine hangs
+                await asyncio.to_thread(self._engine.abandon)
             await self._task
         await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.close, self._may_save)
         self._thread.shutdown()

@@ -155,6 +155,34 @@ def test_an_engine_that_talks_nonsense_is_ended(line: bytes, capsys: pytest.Capt
     assert restart == "error: the engine ended (SIGKILL) and is started again"
 
 
+def test_an_engine_that_hangs_is_killed(capsys: pytest.CaptureFixture[str]) -> None:
+    started: list[Scripted] = []
+
+    def launch() -> Scripted:
+        def script(line: bytes, say: Callable[[bytes | None], None]) -> None:
+            message = messages.to_engine(line)
+            if isinstance(message, Load):
+                say(encode(READY))
+            elif len(started) > 1:
+                say(reply(message.id))
+
+        child = Scripted(script)
+        child.kill = lambda: (child.killed.set(), child.leave())  # type: ignore[method-assign, assignment]
+        started.append(child)
+        return child
+
+    engine = Engine(LOAD, launch, hangs_after=2)
+    with engine:
+        with pytest.raises(EngineLost):
+            _ = engine.longest_token
+        assert engine.longest_token == 9
+    assert [child.killed.is_set() for child in started] == [True, False]
+    assert capsys.readouterr().err.splitlines() == [
+        "error: the engine has said nothing for 2 seconds and is killed",
+        "error: the engine ended (SIGKILL) and is started again",
+    ]
+
+
 def test_replies_to_nothing_are_left_out() -> None:
     engine, _ = engine_of(reply(77) + b"", None)
     with engine:

@@ -16,7 +16,7 @@ from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking
 from medusa_cli.server.engine import messages
 from medusa_cli.server.engine.failures import EngineClosed, EngineFailed, EngineLost, TooLong
 from medusa_cli.server.engine.messages import Load, Ready
-from medusa_cli.server.engine.process import Child, Process
+from medusa_cli.server.engine.process import PATIENCE, Child, Process
 from medusa_cli.support.errors import MedusaError, print_error
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 MOST_FAILURES = 3
 """Loads in a row that may fail before there is no point in another one."""
 CHECK_SECONDS = 0.05
+SAVING = 60.0
+"""Seconds in which the last prompt cache is written to disk."""
+HANGS_AFTER = 900
+"""Seconds without a word about something that the engine works on: it hangs. A batch of a prompt takes less."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,15 @@ class Tokens:
     ids: list[int]
     count: int
     left_out: int = 0
+
+
+@dataclass
+class _Pending:
+    """Something that the engine was asked. silent: seconds since a word about it came."""
+
+    end: Future[Any]
+    on_event: Callable[[Any], None]
+    silent: int = 0
 
 
 class Work:
@@ -63,18 +76,20 @@ class Engine:
     loads; EngineLost if it ends on them, EngineClosed after the end of all.
     """
 
-    def __init__(self, load: Load, launch: Callable[[], Child] = Process) -> None:
-        self._load, self._launch = load, launch
+    def __init__(self, load: Load, launch: Callable[[], Child] = Process, hangs_after: int = HANGS_AFTER) -> None:
+        self._load, self._launch, self._hangs_after = load, launch, hangs_after
         self._changed = threading.Condition()
         self._child: Child | None = None
         self._is_ready = False
         self._closing = False
+        self._ended = threading.Event()
         self._ids = itertools.count()
-        self._pending: dict[int, tuple[Future[Any], Callable[[Any], None]]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._ready: Ready | None = None
         self._bytes: dict[int, bytes] = {}
         self._longest: int | None = None
         self._thread = threading.Thread(target=self._live, name="medusa-engine-keeper", daemon=True)
+        self._watch = threading.Thread(target=self._watch_it, name="medusa-engine-watch", daemon=True)
         self.failure: MedusaError | None = None
         """Why there is no engine and will be none."""
         self.on_failure: Callable[[], object] = lambda: None
@@ -88,6 +103,7 @@ class Engine:
     def start(self) -> None:
         """Loads the model. MedusaError, one line, if that fails."""
         self._thread.start()
+        self._watch.start()
         with self._changed:
             self._changed.wait_for(lambda: self._ready is not None or self.failure is not None)
         if self.failure is not None:
@@ -104,7 +120,7 @@ class Engine:
         while self._thread.is_alive() and may_save():
             self._thread.join(CHECK_SECONDS)
         self._send(messages.Hurry())
-        self._join()
+        self._join(SAVING)
 
     def abandon(self) -> None:
         """Ends as soon as what is under way allows it. Saves no more."""
@@ -112,7 +128,7 @@ class Engine:
             self._closing = True
             self._changed.notify_all()
         self._leave()
-        self._join()
+        self._join(PATIENCE)
 
     def __enter__(self) -> Self:
         try:
@@ -125,9 +141,15 @@ class Engine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.abandon()
 
-    def _join(self) -> None:
-        if self._thread.ident is not None:
-            self._thread.join()
+    def _join(self, seconds: float) -> None:
+        """Waits for its end; after that time it is killed."""
+        if self._thread.ident is None:
+            return
+        self._thread.join(seconds)
+        child = self._child
+        if self._thread.is_alive() and child is not None:
+            child.kill()
+        self._thread.join()
 
     def _leave(self) -> None:
         child = self._child
@@ -159,6 +181,7 @@ class Engine:
                 load = replace(load, options={**load.options, "ctx_size": self._ready.n_ctx},
                                embedder={**load.embedder, "ctx_size": self._ready.n_ctx})  # fmt: skip
             load = replace(load, quiet=True)
+        self._ended.set()
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -189,9 +212,20 @@ class Engine:
             with self._changed:
                 self._child, self._is_ready = None, False
                 lost, self._pending = self._pending, {}
-            for future, _ in lost.values():
-                future.set_exception(EngineLost())
+            for pending in lost.values():
+                pending.end.set_exception(EngineLost())
         return said, child.end()
+
+    def _watch_it(self) -> None:
+        """On a thread of its own: ends an engine that hangs. It counts its own seconds, as computers may sleep."""
+        while not self._ended.wait(1):
+            with self._changed:
+                for pending in self._pending.values():
+                    pending.silent += 1
+                child, silent = self._child, max((one.silent for one in self._pending.values()), default=0)
+            if child is not None and silent >= self._hangs_after:
+                print_line(f"the engine has said nothing for {silent} seconds and is killed")
+                child.kill()
 
     def _begin(self, ready: Ready) -> None:
         first = self._ready or ready
@@ -217,18 +251,19 @@ class Engine:
         if isinstance(message, (messages.Wrote, messages.Answered)):
             self._bytes |= {token: spelled.encode("latin-1") for token, spelled in message.spelled}
         if isinstance(message, (messages.Read, messages.Wrote, messages.Rows)):
-            _, on_event = self._pending.get(message.id, (None, None))
-            if on_event is not None:
-                on_event(message)
+            pending = self._pending.get(message.id)
+            if pending is not None:
+                pending.silent = 0
+                pending.on_event(message)
             return
         with self._changed:
-            future, _ = self._pending.pop(message.id, (None, None))
-        if future is None:
+            pending = self._pending.pop(message.id, None)
+        if pending is None:
             return
         if isinstance(message, messages.Refused):
-            future.set_exception(_refusal(message))
+            pending.end.set_exception(_refusal(message))
         else:
-            future.set_result(message)
+            pending.end.set_result(message)
 
     def _send(self, message: Any) -> None:
         child = self._child
@@ -246,7 +281,7 @@ class Engine:
                 return False
             if self._child is None or not self._is_ready:
                 raise EngineClosed
-            self._pending[message.id] = future, on_event
+            self._pending[message.id] = _Pending(future, on_event)
             self._child.send(line)
         return True
 
