@@ -116,6 +116,14 @@ class Scripted:
         self.killed.set()
 
 
+class Hanging(Scripted):
+    """One that says no more until it is killed."""
+
+    def kill(self) -> None:
+        super().kill()
+        self.leave()
+
+
 def engine_of(*answers: bytes | None, ready: tuple[Ready, ...] = (READY,)) -> tuple[Engine, list[Scripted]]:
     """An engine whose processes, one after the other, answer the first question with one of the lines.
 
@@ -166,10 +174,8 @@ def test_an_engine_that_hangs_is_killed(capsys: pytest.CaptureFixture[str]) -> N
             elif len(started) > 1:
                 say(reply(message.id))
 
-        child = Scripted(script)
-        child.kill = lambda: (child.killed.set(), child.leave())  # type: ignore[method-assign, assignment]
-        started.append(child)
-        return child
+        started.append(Hanging(script))
+        return started[-1]
 
     engine = Engine(LOAD, launch, hangs_after=2)
     with engine:

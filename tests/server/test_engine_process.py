@@ -177,11 +177,13 @@ def test_what_is_said_when_it_ends() -> None:
 
 @pytest.mark.slow
 def test_the_server_ends_although_its_engine_hangs() -> None:
-    with served("demo", "-c", "1024") as server:
-        with httpx.stream("POST", f"{server.url}/v1/messages", json=STREAMS["/v1/messages"], timeout=60) as response:
-            next(response.iter_lines())
-            engine_of(server).send_signal(signal.SIGSTOP)
-            assert server.end()[0] == 0
+    with (
+        served("demo", "-c", "1024") as server,
+        httpx.stream("POST", f"{server.url}/v1/messages", json=STREAMS["/v1/messages"], timeout=60) as response,
+    ):
+        next(response.iter_lines())
+        engine_of(server).send_signal(signal.SIGSTOP)
+        assert server.end()[0] == 0
 
 
 def test_last_words(tmp_path: Path) -> None:
