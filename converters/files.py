@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import signal
 import stat
@@ -15,6 +16,11 @@ from types import FrameType
 from typing import BinaryIO
 
 from .errors import MedusaError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 CHUNK = 4 << 20
 
@@ -87,7 +93,8 @@ def ending_signals_raise() -> Iterator[None]:
 def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """Yields a temporary path beside `path`; it is synced and renamed on success, and removed on any error or signal.
 
-    mode: the file's permissions, less the umask.
+    What processes that were killed have left of the same file is removed, except on Windows. mode: the file's
+    permissions, less the umask.
 
     MedusaError if the folder does not exist or cannot be written.
     """
@@ -97,8 +104,8 @@ def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with ending_signals_raise():
         try:
-            # Not mkstemp: its files are private, and the umask cannot be read without changing it for all threads.
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+            _remove_unfinished(path)
+            held = _created(temporary, mode)
         except OSError as error:
             raise explain_os_error(error, path) from error
         try:
@@ -109,6 +116,38 @@ def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
+            if held is not None:
+                os.close(held)
+
+
+def _created(temporary: Path, mode: int) -> int | None:
+    """Makes an empty file; the descriptor's lock says for as long as it is open that somebody writes it.
+
+    Not mkstemp: its files are private, and the umask cannot be read without changing it for all threads.
+    """
+    while True:
+        held = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        if fcntl is None:
+            os.close(held)
+            return None
+        with contextlib.suppress(OSError):  # a file system without locks; then nothing is removed there, either
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if temporary.exists():
+            return held
+        os.close(held)  # another process took it for unfinished before it was locked
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Removes temporary files of `path` that nobody writes any more."""
+    if fcntl is None:
+        return
+    name = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.part")
+    for found in os.listdir(path.parent):
+        if not name.fullmatch(found):
+            continue
+        with contextlib.suppress(OSError), (path.parent / found).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (path.parent / found).unlink()
 
 
 @contextlib.contextmanager

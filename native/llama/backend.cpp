@@ -171,7 +171,11 @@ void quantize_model(const std::string& source, const std::string& target, const 
         if (on_tensor && std::sscanf(text, "[%d/%d]", &tensor, &tensors) == 2) on_tensor(tensor, tensors);
     });
     if (llama_model_quantize(source.c_str(), target.c_str(), &p)) {
-        throw Error("quantizing " + source + " failed" + log_reason(), "choose another {quant}");
+        const std::string reason = log_reason();
+        if (reason.find("iostream error") != std::string::npos) {
+            throw Error("quantizing " + source + " failed: its output cannot be written, is the device full?");
+        }
+        throw Error("quantizing " + source + " failed" + reason, "choose another {quant}");
     }
 }
 

@@ -43,6 +43,25 @@ def test_being_told_to_end_leaves_no_unfinished_files(tmp_path: Path, number: si
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_is_not(tmp_path: Path) -> None:
+    other = tmp_path / ".out.gguf.notours.part"
+    other.touch()
+    killed = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+    with killed:
+        assert killed.stdout is not None
+        killed.stdout.readline()
+        (half,) = tmp_path.glob(".out.gguf.????????.part")
+        with atomic.atomic_file(tmp_path / "out.gguf") as file:
+            file.write(b"whole")
+        assert half.exists()
+        killed.kill()
+    with atomic.atomic_file(tmp_path / "out.gguf") as file:
+        file.write(b"new")
+    assert not half.exists()
+    assert other.exists()
+    assert (tmp_path / "out.gguf").read_bytes() == b"new"
+
+
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

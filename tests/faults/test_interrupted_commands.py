@@ -1,0 +1,160 @@
+"""Commands that are ended at their writes: outputs are whole or not there, and the same command again makes all good.
+
+One point of each kind, chosen at random but always the same; MEDUSA_FAULTS=40 tries 40.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import numpy as np
+import pytest
+from hub_server import HubServer, Repo
+from interrupted import Place, Reference, Scenario, built
+from safetensors.numpy import save_file
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="preloads a library in C"),
+    pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="sanitizers have to be first"),
+]
+POINTS = int(os.environ.get("MEDUSA_FAULTS", "1"))
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+HIDDEN, VOCAB = fixtures.BASE_HIDDEN, fixtures.BASE_VOCAB
+
+
+def base(folder: Path) -> str:
+    return str(fixtures.tiny_base(folder / "tiny.gguf", chat_template=TEMPLATE, context=1024))
+
+
+def checkpoint(folder: Path) -> str:
+    """Two Medusa heads for it, as on the Hub."""
+    rng, heads = np.random.default_rng(0), folder / "heads"
+    heads.mkdir()
+    tensors = {}
+    for head in range(2):
+        tensors[f"{head}.0.linear.weight"] = rng.standard_normal((HIDDEN, HIDDEN)).astype(np.float16)
+        tensors[f"{head}.0.linear.bias"] = np.zeros(HIDDEN, np.float16)
+        tensors[f"{head}.1.weight"] = rng.standard_normal((VOCAB, HIDDEN)).astype(np.float16)
+    save_file(tensors, heads / "medusa_lm_head.safetensors")
+    config = {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "x"}
+    (heads / "config.json").write_text(json.dumps(config))
+    return str(heads)
+
+
+def chat(folder: Path) -> Scenario:
+    options = ["-t", "1", "--session", "one", "-n", "20", "--temp", "0"]
+    return Scenario(
+        ["chat", base(folder), *options],
+        ["xdg_data_home/medusa/sessions/one.json"],
+        typed="hello\nagain\n",
+        random=True,
+        varies=["xdg_cache_home/medusa/prompts/*", ],
+    )  # fmt: skip
+
+
+def tune(folder: Path) -> Scenario:
+    heads, model = folder / "h.gguf", base(folder)
+    fixtures.write_heads(heads, heads=2, blocks=1, lm_head="own", accuracy=[0.5, 0.1, 0.1, 0.4, 0.1, 0.1])
+    options = ["--heads", str(heads), "--minutes", "0.1", "-t", "1"]
+    return Scenario(["tune", model, *options], ["xdg_data_home/medusa/profiles/*.json"], random=True)
+
+
+def convert(folder: Path) -> Scenario:
+    return Scenario(["convert", checkpoint(folder), "--base", base(folder), "-o", "out.gguf"], ["out.gguf"])
+
+
+def sidecar(folder: Path) -> Scenario:
+    given = ["--base", base(folder), "-o", "out.gguf", "--sidecar"]
+    return Scenario(["convert", checkpoint(folder), *given], ["out.gguf"])
+
+
+def train(folder: Path, **more: Any) -> Scenario:
+    pytest.importorskip("torch")
+    recipe = folder / "recipe.json"
+    recipe.write_text(json.dumps({"tokens": 2000, "seed": 1, "work_dir": "work", "parallel": 4, **more}))
+    options = ["-o", "out.gguf", "--heads", "2", "-t", "1", "--recipe", str(recipe)]
+    return Scenario(["train", base(folder), *options], ["out.gguf"])
+
+
+def joint(folder: Path) -> Scenario:
+    plain = train(folder, kind="medusa", joint_layers=1)
+    return Scenario([*plain.arguments, "--joint"], plain.outputs)
+
+
+def pull(folder: Path) -> Scenario:
+    return Scenario(["pull", "org/tiny"], ["hf_home/hub/models--org--tiny/blobs/*"])
+
+
+SCENARIOS: list[Callable[[Path], Scenario]] = [chat, tune, convert, sidecar, train, joint, pull]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="module", params=SCENARIOS, ids=lambda scenario: scenario.__name__)
+def reference(request: Any, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    folder = tmp_path_factory.mktemp(request.param.__name__)
+    scenario = request.param(folder)
+    if request.param is not pull:
+        yield Reference(scenario, library, folder / "reference")
+        return
+    with HubServer({"org/tiny": Repo({"tiny.gguf": Path(base(folder)).read_bytes()})}) as hub:
+        there = {"HF_ENDPOINT": hub.endpoint, "NO_PROXY": "127.0.0.1"}
+        yield Reference(Scenario(scenario.arguments, scenario.outputs, there), library, folder / "reference")
+
+
+def points(reference: Reference, salt: str) -> list[int]:
+    return sorted(random.Random(salt).sample(range(1, reference.calls + 1), min(POINTS, reference.calls)))
+
+
+def check_mended(place: Place, reference: Reference) -> None:
+    """The same command again gives what it gives without faults, and nothing is left over."""
+    again = place.run()
+    assert again.code == 0, again.said
+    assert place.files() == reference.place.files()
+    assert place.outputs() == reference.place.outputs()
+
+
+def check_whole(place: Place, reference: Reference) -> None:
+    expected = reference.place.outputs()
+    assert {name: digest for name, digest in place.outputs().items() if expected.get(name, digest) != digest} == {}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_killed(how: signal.Signals, reference: Reference, library: Path, tmp_path: Path) -> None:
+    for point in points(reference, str(how)):
+        place = Place(reference.place.scenario, tmp_path / str(point))
+        ended = place.run(LD_PRELOAD=library, KILL_AT=point, KILL_WITH=int(how))
+        assert ended.code in ({-how} if how == signal.SIGKILL else {-how, 128 + how, 0}), ended.said
+        assert "Traceback" not in ended.said
+        check_whole(place, reference)
+        check_mended(place, reference)
+        shutil.rmtree(place.folder)
+
+
+def test_no_space_left(reference: Reference, library: Path, tmp_path: Path) -> None:
+    for point in points(reference, "full"):
+        place = Place(reference.place.scenario, tmp_path / str(point))
+        ended = place.run(LD_PRELOAD=library, FULL_AT=point)
+        assert ended.code in {0, 1}, ended.said
+        assert "Traceback" not in ended.said
+        if ended.code:
+            last = ended.said.splitlines()[-1]
+            assert last.startswith("error: "), ended.said
+            assert "no space left" in last.lower() or "device full" in last
+        check_whole(place, reference)
+        assert not [name for name in place.files() if name.endswith(".part")]
+        check_mended(place, reference)
+        shutil.rmtree(place.folder)
