@@ -47,19 +47,27 @@ class Place:
         for name in HOMES:
             (folder / name.lower()).mkdir(parents=True)
 
-    def run(self, **environment: object) -> Run:
+    def run(self, *more: str, **environment: object) -> Run:
+        return self.end(self.start(*more, **environment))
+
+    def start(self, *more: str, **environment: object) -> subprocess.Popen[str]:
+        """Starts it; end() has to follow."""
         homes = {name: str(self.folder / name.lower()) for name in HOMES}
-        done = subprocess.run(
-            [sys.executable, "-m", "medusa_cli", *self.scenario.arguments],
+        usual = {**os.environ, "NO_COLOR": "1", "COLUMNS": "500", **homes, **self.scenario.environment}
+        return subprocess.Popen(
+            [sys.executable, "-m", "medusa_cli", *self.scenario.arguments, *more],
             cwd=self.folder,
-            env={**os.environ, "NO_COLOR": "1", "COLUMNS": "500", **homes, **self.scenario.environment}
-            | {name: str(value) for name, value in environment.items()},
-            input=self.scenario.typed,
-            capture_output=True,
+            env=usual | {name: str(value) for name, value in environment.items()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=SECONDS,
         )
-        return Run(done.returncode, done.stderr)
+
+    def end(self, process: subprocess.Popen[str]) -> Run:
+        with process:
+            _, said = process.communicate(self.scenario.typed, timeout=SECONDS)
+        return Run(process.returncode, said)
 
     def files(self) -> set[str]:
         """Names of all that is there, but for those that vary."""
