@@ -1,0 +1,13 @@
+# From the ground up: a room uses rooms above it in this list only. Needs the targets ggml_headers and medusa_options.
+medusa_room(base LIBRARIES ggml_headers)
+medusa_room(kernels USES base LIBRARIES ggml_headers)
+medusa_room(grammar USES base)
+medusa_room(decoding USES grammar)
+medusa_room(drafting USES decoding)
+medusa_room(llama USES kernels decoding LIBRARIES ggml_headers)
+medusa_room(draft_model USES drafting llama LIBRARIES ggml_headers)
+medusa_room(heads USES drafting llama LIBRARIES ggml_headers)
+medusa_room(in_graph USES heads LIBRARIES ggml_headers)
+medusa_room(probes USES llama LIBRARIES ggml_headers)
+medusa_room(training USES llama LIBRARIES ggml_headers)
+medusa_room(compose USES draft_model in_graph LIBRARIES ggml_headers)
