@@ -16,7 +16,7 @@ from medusa_cli.converters.heads import single_file, write
 
 from medusa_cli.decoding import tree_search
 from medusa_cli.training import loop, train
-from medusa_cli.training.backbone import merge, quality, states
+from medusa_cli.training.backbone import quality, rewriting, states
 from medusa_cli.training.backbone.fit import JointFit
 from medusa_cli.training.options import TrainOptions
 from medusa_cli.training.streams.fit import StreamsFit
@@ -94,7 +94,7 @@ JOINT_PHASES: dict[str, Callable[[], None]] = {
     "together": lambda: on_call(JointFit, "_update", 8),
     "held out": lambda: on_call(quality.HeldOutTexts, "measure", 2),
     "checkpoint": lambda: on_call(JointFit, "save", 3, half_kept),
-    "merge": lambda: on_call(merge, "_encoded", 3),
+    "merge": lambda: on_call(rewriting, "_encoded", 3),
     "compare": lambda: on_call(quality, "compare", 1),
     "join": lambda: on_call(single_file, "join", 1, half_joined),
 }
@@ -111,7 +111,7 @@ STREAMS: dict[str, Any] = {"kind": "streams", "streams_layers": 1}
 SHARED_PHASES: dict[str, Callable[[], None]] = {
     "together": lambda: on_call(StreamsFit, "_update", 8),
     "checkpoint": lambda: on_call(StreamsFit, "save", 3, half_kept),
-    "merge": lambda: on_call(merge, "_encoded", 3),
+    "merge": lambda: on_call(rewriting, "_encoded", 3),
     "compare": lambda: on_call(quality, "compare", 1),
     "join": lambda: on_call(single_file, "join", 1, half_joined),
 }
