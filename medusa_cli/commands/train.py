@@ -9,7 +9,7 @@ import typer
 
 from medusa_cli.commands.command_line import ModelArgument
 from medusa_cli.support.errors import MedusaError
-from medusa_cli.training.recipes import DEFAULT_ANSWERS, DEFAULT_KIND, Answers, DraftKind
+from medusa_cli.training.recipes import DEFAULT_ANSWERS, DEFAULT_KIND, MTP, Answers, DraftKind
 
 if TYPE_CHECKING:
     from medusa_cli.training.options import RecipeFile
@@ -28,13 +28,16 @@ def train(
             help="Write the model with its heads to FILE; default: install the heads for all its quantizations.",
         ),
     ] = None,
-    sidecar: Annotated[bool, typer.Option("--sidecar", help="Write the heads alone, for --heads.")] = False,
+    sidecar: Annotated[
+        bool, typer.Option("--sidecar", help="Write the heads alone, for --heads; an MTP layer alone, for -md.")
+    ] = False,
     kind: Annotated[
         DraftKind,
         typer.Option(
             "--kind",
             metavar="KIND",
-            help="medusa, hydra (heads see each other's drafts), hydra++, recurrent or streams.",
+            help="medusa, hydra (heads see each other's drafts), hydra++, recurrent or streams; "
+            "mtp: tune the layer that the model itself drafts with.",
         ),
     ] = DEFAULT_KIND,
     heads: Annotated[int, typer.Option("--heads", min=1, max=16, help="Number of heads: drafted tokens in a row.")] = 4,
@@ -74,7 +77,7 @@ def train(
     ] = -1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")] = False,
 ) -> None:
-    """Train draft heads for a model on its own text (needs torch). Ctrl-C saves; the same command resumes."""
+    """Train draft heads or an MTP layer on a model's own text (needs torch). Ctrl-C saves; the same command resumes."""
     from medusa_cli.models import references
     from medusa_cli.support import console
 
@@ -83,6 +86,8 @@ def train(
     if output is not None and output.exists() and not force:
         raise MedusaError(f"{output} exists: give another name, or add --force to overwrite it")
     file = _recipe(ctx, recipe)
+    if file.options().get("kind", kind) == MTP and output is None:
+        raise MedusaError("--kind mtp writes the model with its tuned layer: give it a file name with -o")
     if not force:
         _refuse_to_overwrite(file.options())
     messages = console.messages()

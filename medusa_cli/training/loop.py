@@ -123,11 +123,14 @@ class Best:
     curve: list[CurvePoint] = field(default_factory=list)
     weights: dict[str, Tensor] = field(default_factory=dict)
     at: int = -1
-    """Index into curve. An evaluation before the first step does not count."""
+    """Index into curve. An evaluation before the first step counts only if asked for."""
 
-    def add(self, point: CurvePoint, trained: nn.Module) -> None:
+    def add(self, point: CurvePoint, trained: nn.Module, fresh_counts: bool = False) -> None:
+        """fresh_counts: also before the first step."""
         self.curve.append(point)
-        if point.step > 0 and (self.at < 0 or point.tokens_per_step > self.curve[self.at].tokens_per_step):
+        if (point.step > 0 or fresh_counts) and (
+            self.at < 0 or point.tokens_per_step > self.curve[self.at].tokens_per_step
+        ):
             self.at = len(self.curve) - 1
             self.weights = {name: value.detach().clone() for name, value in trained.state_dict().items()}
 
@@ -152,8 +155,9 @@ class Loop:
     plan: everything the result depends on besides the rows, a dataclass with seed, steps and batch (rows per step,
     about). whole_texts: batches are made of them. rising: steps in which the rates rise. evaluations: how many a run
     has, evenly spaced. patience: this many of them in a row without a new best end the run. measures_fresh: one more
-    comes before the first step. read_every: steps between two losses that are read back. at_once: rows of a batch of
-    whole texts whose gradients are computed together, about; None: all.
+    comes before the first step. keeps_fresh: what it measures is kept if nothing was better. read_every: steps between
+    two losses that are read back. at_once: rows of a batch of whole texts whose gradients are computed together, about;
+    None: all.
     """
 
     plan: Any
@@ -161,7 +165,7 @@ class Loop:
     rising: int
     evaluations: int
     patience: int | None = None
-    measures_fresh = False
+    measures_fresh = keeps_fresh = False
     read_every = 1
     at_once: int | None = None
 
@@ -225,7 +229,8 @@ class Loop:
 
         def judge() -> None:
             if evaluate is not None:
-                self.best.add(CurvePoint(self.step, value, self._measured(evaluate)), self.trained)
+                point = CurvePoint(self.step, value, self._measured(evaluate))
+                self.best.add(point, self.trained, self.keeps_fresh)
                 on_evaluation(self.best.curve[-1])
 
         if self.measures_fresh and self.step == 0 and not self.best.curve:

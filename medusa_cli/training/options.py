@@ -34,6 +34,7 @@ from .recipes import (
     DRAFT_KINDS,
     JOINT_LAYERS,
     LATER_TURNS,
+    MTP,
     OBJECTIVES,
     OUTPUTS,
     PREFIX_SIGHTS,
@@ -108,6 +109,7 @@ KEYS = {
     "teacher_top": _whole(1, 1024, has_all=True),
     "noise": _number(0, 1e4),
     "embedding_noise": _number(0, 1e4),
+    "depth_weight": _number(0, 1, above=True),
     "rate": _number(0, 1, above=True),
     "decay": _number(0, 1000),
     "epochs": _number(0, 1e4, above=True),
@@ -187,6 +189,10 @@ def check_together(kind: str, objective: str, recipe: Recipe, where: str) -> Non
         raise MedusaError(f'{where}: Hydra heads with a prefix layer are kind "hydra++"')
     if kind == "hydra++" and recipe.prefix == "none":
         raise MedusaError(f'{where}: hydra++ has a prefix layer, choose prefix "context" or "answer", or kind "hydra"')
+    if kind == MTP:
+        of_heads = ("blocks", "prefix", "lm_head", "noise", "embedding_noise")
+        if wrong := next((key for key in of_heads if getattr(recipe, key) != getattr(RECIPES[kind], key)), None):
+            raise MedusaError(f"{where}: {wrong} applies to heads, not to an MTP layer: leave it out")
     if kind == RECURRENT:
         fixed = ("blocks", "prefix", "lm_head")
         if wrong := next((key for key in fixed if getattr(recipe, key) != getattr(RECIPES[kind], key)), None):
@@ -220,7 +226,8 @@ def _load(path: Path) -> Any:
 class TrainOptions:
     """One training run. What decides the result: model, heads, data, seed, tokens (or minutes).
 
-    kind, objective: from recipes.DRAFT_KINDS and recipes.OBJECTIVES. answers: whose are learned, the model's own to the
+    kind, objective: from recipes.DRAFT_KINDS and recipes.OBJECTIVES; the MTP layer is the model's own, and all that is
+    said about heads is about the tokens that it drafts in a row. answers: whose are learned, the model's own to the
     prompts in `data`, or those given there. start: a file of heads that the training begins with. file: what a recipe
     says about heads and text. whole_vocabulary: heads choose from all tokens, and draft_vocab is None. sidecar: write
     the heads alone instead of base + heads in one file. minutes: time for everything, split between generation and
@@ -380,6 +387,8 @@ class TrainOptions:
         if self.kind == STREAMS:
             self._check_streams()
         else:
+            if self.kind == MTP:
+                self._check_mtp()
             check_together(self.kind, self.objective, self.recipe, str(self.file.path))
         if self.joint and self.sidecar:
             raise MedusaError("--joint changes the model itself: it cannot be written as a --sidecar")
@@ -417,6 +426,17 @@ class TrainOptions:
             raise MedusaError("start applies to heads, not to streams: leave it out or choose another --kind")
         if self.export_hf is not None:
             raise MedusaError("export_hf: there is no layout for streams: leave it out or choose another --kind")
+
+    def _check_mtp(self) -> None:
+        if self.joint:
+            raise MedusaError("--joint trains heads or streams, not an MTP layer: leave it out")
+        if self.whole_vocabulary or self.draft_vocab is not None:
+            raise MedusaError("draft_vocab: the engine decides what an MTP layer chooses from: leave it out")
+        for name in ("start", "export_hf"):
+            if getattr(self, name) is not None:
+                raise MedusaError(
+                    f"{name} applies to heads, not to an MTP layer: leave it out or choose another --kind"
+                )
 
 
 def _check_place(path: Path, what: str) -> None:

@@ -24,6 +24,8 @@ WHOLE = 0
 """As a Recipe.teacher_top: all tokens, computed anew for each batch."""
 
 
+DEPTH_WEIGHT = 0.8
+"""Head k counts DEPTH_WEIGHT ** k in the loss (Medusa 2.2.1)."""
 PATIENCE = 5
 """This many evaluations in a row without a new best end a run."""
 
@@ -37,8 +39,11 @@ class Recipe:
 
     prefix: what the attention layer before the heads sees, "none" without one. lm_head: the base's output rows, frozen,
     or each head's own matrix, starting from them (Medusa 2.1.1). teacher_top: tokens of the teacher's distribution,
-    WHOLE: all. epochs: rounds over the text, where a clock decides the most of them; None: as phases.planning says.
-    patience: this many evaluations in a row without a new best end a run.
+    WHOLE: all. depth_weight: head k counts depth_weight ** k in the loss. epochs: rounds over the text, where a clock
+    decides the most of them; None: as phases.planning says. patience: this many evaluations in a row without a new best
+    end a run.
+
+    An MTP layer is its own attention layer, which sees prompts; its head k is the layer after k tokens of its own.
     """
 
     blocks: int
@@ -50,16 +55,21 @@ class Recipe:
     lm_head: Outputs = "base"
     embedding_noise: float = 0.0
     teacher_top: int = TEACHER_TOP
+    depth_weight: float = DEPTH_WEIGHT
     epochs: float | None = None
     patience: int = PATIENCE
 
 
+MTP: Literal["mtp"] = "mtp"
+"""No heads: the layer for further tokens that a model brings along."""
 RECIPES = {
     "medusa": Recipe(blocks=1, rate=1e-3, noise=0.0, decay=0.01, batch=512),
     "hydra": Recipe(blocks=2, rate=1e-3, noise=0.0, decay=0.5, batch=512),
     "hydra++": Recipe(blocks=4, rate=1e-3, noise=0.0, decay=0.5, batch=1024, prefix="context"),
     "recurrent": Recipe(blocks=1, rate=1.5e-3, noise=0.0, decay=0.0, batch=512),
+    MTP: Recipe(blocks=1, rate=1e-4, noise=0.0, decay=0.0, batch=512, prefix="context", depth_weight=0.6),
 }
+"""For mtp, the weights of the depths are FastMTP's (Cai et al. 2025)."""
 GPU_BATCH = 4096
 """Rows per step on a GPU, where a step's fixed costs count."""
 WARMUP_STEPS = 100
@@ -146,7 +156,7 @@ def joint_evaluations(steps: int) -> int:
 
 # --- streams ---------------------------------------------------------------------------------------
 
-DraftKind = Literal[Kind, "streams"]
+DraftKind = Literal[Kind, "streams", "mtp"]
 """Everything that `medusa train` makes."""
 DRAFT_KINDS: tuple[DraftKind, ...] = get_args(DraftKind)
 STREAMS: Literal["streams"] = "streams"

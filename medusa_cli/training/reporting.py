@@ -20,7 +20,7 @@ from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
 from .options import TrainOptions
-from .recipes import STREAMS, TEACHER_BYTES
+from .recipes import MTP, STREAMS, TEACHER_BYTES
 from .text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
     console, free = options.console, shutil.disk_usage(corpus.folder).free
     teacher = TEACHER_BYTES * options.teacher_top if options.keeps_teacher else 0
     what = "Text, hidden states and teacher" if teacher else "Text and hidden states"
-    drafts = STREAMS if options.kind == STREAMS else f"{options.kind} heads"
+    drafts = {STREAMS: STREAMS, MTP: "tokens in a row from its MTP layer"}.get(options.kind, f"{options.kind} heads")
     say(console, f"Base: {base.name} ({base.fingerprint}), {options.heads} {drafts}")
     if options.answers == "given":
         say(console, f"Learning the answers in {options.data}, not the model's own")
@@ -78,6 +78,34 @@ def announce(options: TrainOptions, base: BaseModel, corpus: Corpus) -> None:
 def say(console: Console, text: str) -> None:
     """Prints one line as it is: paths are neither wrapped nor read as markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class TunedResult(TrainResult):
+    """An MTP layer. before: by_size of the layer as it was; acceptance_before: the same; is_new: it was changed."""
+
+    before: dict[int, float]
+    acceptance_before: list[float]
+    is_new: bool
+
+
+def report_tuned(console: Console, result: TunedResult, written: list[Path]) -> None:
+    """before and by_size have the chains of one draft, two, and so on, in this order."""
+    table = Table(title="Held-out text, before tuning and after it", title_justify="left")
+    for name in ("drafts", "all right before", "after", "tokens per step before", "after"):
+        table.add_column(name, justify="right")
+    accepted = zip(result.acceptance_before, result.acceptance, strict=True)
+    steps = zip(result.before.values(), result.by_size.values(), strict=True)
+    for depth, (shares, tokens) in enumerate(zip(accepted, steps, strict=True), 1):
+        table.add_row(str(depth), *(f"{share:.1%}" for share in shares), *(f"{value:.2f}" for value in tokens))
+    console.print(table)
+    if not result.is_new:
+        say(console, f"Nothing was better than the layer as it was: {result.output} has it unchanged")
+    elif result.measured <= result.before[len(result.tree) + 1]:
+        say(console, "On this text, which tuning did not see, nothing is better: keep the layer as it was")
+    size = result.output.stat().st_size / (1 << 20)
+    say(console, f"Wrote {result.output} ({size:.1f} MiB), trained on {result.tokens} tokens")
+    say(console, f"Wrote {', '.join(map(str, written))}")
 
 
 def report(console: Console, result: TrainResult, written: list[Path]) -> None:
@@ -121,7 +149,9 @@ def write_record(document: dict[str, Any], output: Path) -> list[Path]:
     if importlib.util.find_spec("matplotlib") is None:
         return [text]
     sizes = ", ".join(f"{value:.2f} with {nodes}" for nodes, value in document["tokens_per_step"].items())
-    title = f"{document['model']['name']}, {document['options']['kind']} heads: tokens per step {sizes} nodes"
+    kind = document["options"]["kind"]
+    drafts = {STREAMS: STREAMS, MTP: "MTP layer"}.get(kind, f"{kind} heads")
+    title = f"{document['model']['name']}, {drafts}: tokens per step {sizes} nodes"
     with plots.panels(picture, title, dpi=120) as (left, right):
         _draw(document, left, right)
     return [text, picture]

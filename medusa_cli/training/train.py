@@ -16,8 +16,8 @@ from medusa_cli.support.locks import only_user, only_writer
 
 from .heads.torch_setup import deterministic, pick_device, require_torch
 from .options import TrainOptions
-from .recipes import DEFAULT_ANSWERS, STREAMS
-from .reporting import TrainResult, announce, report, say
+from .recipes import DEFAULT_ANSWERS, MTP, STREAMS
+from .reporting import TrainResult, TunedResult, announce, report, report_tuned, say
 from .resuming import Interrupt, Stopped, remove_leftovers
 from .text.corpus import Corpus
 from .text.dialogs import FileSource, PromptSource, SeedSource
@@ -27,7 +27,7 @@ IN_USE = "wait until it has ended, or set another work_dir or seed in a recipe"
 
 
 def run(options: TrainOptions) -> TrainResult:
-    """Trains heads and writes options.output, whole or not at all.
+    """Trains heads, streams or an MTP layer and writes options.output, whole or not at all.
 
     Progress goes to options.console. Ctrl-C saves and raises KeyboardInterrupt; the same call continues. MedusaError
     for everything a person can put right.
@@ -42,6 +42,8 @@ def run(options: TrainOptions) -> TrainResult:
         raise MedusaError(
             f"{options.model}: a model of {base.parts} files cannot hold its heads: leave out -o, or add --sidecar"
         )
+    if base.parts > 1 and options.kind == MTP:
+        raise MedusaError(f"{options.model}: the MTP layer of a model of {base.parts} files cannot be tuned: join them")
     trial.run(options.model)
     source = _source(options)
     folder = work_folder(options, base)
@@ -54,7 +56,10 @@ def run(options: TrainOptions) -> TrainResult:
             except Stopped:
                 say(options.console, f"Saved in {folder}. The same command continues from here.")
                 raise KeyboardInterrupt from None
-    report(options.console, result, written)
+    if isinstance(result, TunedResult):
+        report_tuned(options.console, result, written)
+    else:
+        report(options.console, result, written)
     return result
 
 
@@ -63,7 +68,7 @@ def _run_phases(
 ) -> tuple[TrainResult, list[Path]]:
     """From the base model to the files written beside the output. Stopped after Ctrl-C, with everything saved."""
     # Not earlier: these import torch, which require_torch() prepares for.
-    from .phases import Setup, collect, finish, fitting, layers, planning, prepare
+    from .phases import Setup, collect, finish, fitting, layers, planning, prepare, tuning
 
     corpus = Corpus(folder / "text", base.n_embd)
     if corpus.state.get("complete") != options.asked_amount():
@@ -72,12 +77,16 @@ def _run_phases(
     setup = Setup(options, base, folder, pick_device(), interrupt)
     fitting.check_start(setup)
     found = layers.check_model(setup) if options.joint or options.kind == STREAMS else None
+    if options.kind == MTP:
+        tuning.check_layer(setup)
     writing = collect.collect_text(setup, corpus, source, planning.plan_time(setup))
 
     begin = time.monotonic()
     material = prepare.prepare(setup, corpus)
     schedule = planning.plan_time(setup, len(material.vocabulary.d2t))
     seconds = writing + time.monotonic() - begin
+    if options.kind == MTP:
+        return tuning.tune(setup, material, schedule, seconds, writing)
     if options.kind == STREAMS:
         drafts = finish.trained_streams(setup, material, schedule, seconds)
     else:

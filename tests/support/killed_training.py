@@ -16,9 +16,10 @@ from medusa_cli.converters.heads import single_file, write
 
 from medusa_cli.decoding import tree_search
 from medusa_cli.training import loop, train
-from medusa_cli.training.backbone import merge, quality, states
+from medusa_cli.training.backbone import quality, rewriting, states
 from medusa_cli.training.backbone.fit import JointFit
-from medusa_cli.training.options import TrainOptions
+from medusa_cli.training.mtp.fit import MtpFit
+from medusa_cli.training.options import RecipeFile, TrainOptions
 from medusa_cli.training.streams.fit import StreamsFit
 from medusa_cli.training.text import corpus, dataset
 
@@ -94,7 +95,7 @@ JOINT_PHASES: dict[str, Callable[[], None]] = {
     "together": lambda: on_call(JointFit, "_update", 8),
     "held out": lambda: on_call(quality.HeldOutTexts, "measure", 2),
     "checkpoint": lambda: on_call(JointFit, "save", 3, half_kept),
-    "merge": lambda: on_call(merge, "_encoded", 3),
+    "merge": lambda: on_call(rewriting, "_encoded", 3),
     "compare": lambda: on_call(quality, "compare", 1),
     "join": lambda: on_call(single_file, "join", 1, half_joined),
 }
@@ -111,16 +112,32 @@ STREAMS: dict[str, Any] = {"kind": "streams", "streams_layers": 1}
 SHARED_PHASES: dict[str, Callable[[], None]] = {
     "together": lambda: on_call(StreamsFit, "_update", 8),
     "checkpoint": lambda: on_call(StreamsFit, "save", 3, half_kept),
-    "merge": lambda: on_call(merge, "_encoded", 3),
+    "merge": lambda: on_call(rewriting, "_encoded", 3),
     "compare": lambda: on_call(quality, "compare", 1),
     "join": lambda: on_call(single_file, "join", 1, half_joined),
 }
 SHARED: dict[str, Any] = {"kind": "streams", "streams_layers": 1, "sidecar": False, "joint": True}
+MTP_PHASES: dict[str, Callable[[], None]] = {
+    "prompts": lambda: on_call(states, "as_stored", 7),
+    "fit": lambda: on_call(MtpFit, "_update", 8),
+    "checkpoint": lambda: on_call(MtpFit, "save", 3, half_kept),
+    "measure": lambda: on_call(tree_search, "predicted_tokens_per_step", 1),
+    "write": lambda: on_call(rewriting, "_encoded", 30),
+}
+MTP: dict[str, Any] = {
+    "kind": "mtp",
+    "sidecar": False,
+    "heads": 4,
+    "tokens": 1500,
+    "parallel": 16,
+    "file": RecipeFile(None, {"rate": 1e-3, "longest_answer": 64}),
+}
 RUNS = {
     "heads": (PHASES, {}),
     "joint": (JOINT_PHASES, JOINT),
     "streams": (STREAMS_PHASES, STREAMS),
     "shared": (SHARED_PHASES, SHARED),
+    "mtp": (MTP_PHASES, MTP),
 }
 
 

@@ -6,6 +6,7 @@ Drafts of random weights are hardly ever accepted, which is right for comparing 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -92,13 +93,21 @@ ASSISTANT = Architecture(
 
 
 def write_mtp_model(
-    path: Path, name: str, *, agree: float = 0.0, part: Part = "all", seed: int = 1, keys: Keys | None = None
+    path: Path,
+    name: str,
+    *,
+    agree: float = 0.0,
+    part: Part = "all",
+    seed: int = 1,
+    keys: Keys | None = None,
+    edit: Callable[[Tensors], None] = lambda tensors: None,
 ) -> Path:
     """One of MTP_MODELS. part: what the file holds; "layers" has the embeddings and the output matrix besides.
 
     keys: those that differ; more of them make a model that is of no use with the others'.
 
-    agree: the share of right drafts, 0.67 or 0.9; 0: weights that know nothing of each other.
+    agree: the share of right drafts, 0.67 or 0.9; 0: weights that know nothing of each other. edit: changes the tensors
+    in the end.
     """
     model = MTP_MODELS[name]
     architecture = model.architecture("all", keys)
@@ -114,6 +123,7 @@ def write_mtp_model(
     for tensor in list(tensors):
         if (part == "layers" and tensor.startswith(first)) or (part == "trunk" and tensor.startswith(last)):
             del tensors[tensor]
+    edit(tensors)
     write_model(path, model.architecture(part, keys), tensors)
     return path
 

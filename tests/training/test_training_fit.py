@@ -19,10 +19,10 @@ from medusa_cli.training import loop
 from medusa_cli.training.heads import fit
 from medusa_cli.training.heads.fit import rank_texts, tokens_per_step
 from medusa_cli.training.heads.layers import Heads, HeadShape, round_weights
-from medusa_cli.training.heads.loss import HEAD_DECAY, Likeliest, heads_loss, target_ranks
+from medusa_cli.training.heads.loss import Likeliest, heads_loss, target_ranks
 from medusa_cli.training.heads.rows import DraftRows, FileRows, TextRows, TokenEmbeddings, teacher_rows
 from medusa_cli.training.heads.torch_setup import deterministic, require_torch
-from medusa_cli.training.recipes import KINDS, PATIENCE, RECIPES, Recipe
+from medusa_cli.training.recipes import DEPTH_WEIGHT, KINDS, PATIENCE, RECIPES, Recipe
 from medusa_cli.training.text import dataset
 
 CPU = torch.device("cpu")
@@ -53,7 +53,7 @@ def test_loss_and_gradients_equal_plain_autograd(block: int, rows: int) -> None:
     for k, z in enumerate(plain):
         if (target[:, k] >= 0).any():
             entropy = torch.nn.functional.cross_entropy(z @ output.T, target[:, k], ignore_index=-1)
-            expected = expected + HEAD_DECAY ** (k + 1) * entropy
+            expected = expected + DEPTH_WEIGHT ** (k + 1) * entropy
     (3 * expected).backward()
 
     torch.testing.assert_close(loss, expected)
@@ -75,7 +75,7 @@ def test_teacher_loss_and_gradients_equal_plain_autograd(block: int) -> None:
     for k, z in enumerate(plain):
         present = target[:, k] >= 0
         entropy = torch.nn.functional.cross_entropy((z @ output.T)[present], soft[present, k])
-        expected = expected + HEAD_DECAY ** (k + 1) * entropy
+        expected = expected + DEPTH_WEIGHT ** (k + 1) * entropy
     expected.backward()
 
     torch.testing.assert_close(loss, expected)

@@ -207,7 +207,7 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
     from medusa_cli.converters.checkpoints import safetensors_file
     from medusa_cli.converters.heads import single_file
 
-    from medusa_cli.training.backbone import merge, states
+    from medusa_cli.training.backbone import merge, rewriting, states
 
     given = options(tmp_path, base, adapter=tmp_path / "adapter.gguf")
     write_text(given)
@@ -215,7 +215,7 @@ def test_a_full_disk_in_each_phase_loses_nothing(tmp_path: Path, base: Path, mon
         (states, "atomic_file", ""),
         (loop, "save_checkpoint", ""),
         (merge, "atomic_file", "adapter.gguf"),
-        (merge, "atomic_file", NEW_MODEL),
+        (rewriting, "atomic_file", NEW_MODEL),
         (single_file, "atomic_file", ""),
     ]
     for module, name, ending in phases:

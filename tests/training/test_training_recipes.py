@@ -26,10 +26,10 @@ from medusa_cli import cli, native
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
 from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape, PrefixLayer, PrefixShape
-from medusa_cli.training.heads.loss import HEAD_DECAY, Everything, Likeliest, heads_loss
+from medusa_cli.training.heads.loss import Everything, Likeliest, heads_loss
 from medusa_cli.training.heads.rows import noisy
 from medusa_cli.training.options import KEYS, RecipeFile, TrainOptions, check_together, read_recipe
-from medusa_cli.training.recipes import RECIPES, WHOLE, Recipe, TextRecipe
+from medusa_cli.training.recipes import DEPTH_WEIGHT, RECIPES, WHOLE, Recipe, TextRecipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECIPE_ALONE = {entry.name for made in (Recipe, TextRecipe) for entry in fields(made)}
@@ -215,7 +215,7 @@ def test_the_whole_teacher_and_own_matrices_have_the_gradients_of_autograd() -> 
         known = target[:, k] >= 0
         wanted = torch.softmax(states[known, k] @ rows.T, dim=1)
         logits = theirs[0][k][known] @ theirs[1][k].T
-        expected = expected + HEAD_DECAY ** (k + 1) * torch.nn.functional.cross_entropy(logits, wanted)
+        expected = expected + DEPTH_WEIGHT ** (k + 1) * torch.nn.functional.cross_entropy(logits, wanted)
     torch.testing.assert_close(loss, expected)
     (3 * loss).backward()
     (3 * expected).backward()
@@ -230,7 +230,8 @@ def test_a_frozen_matrix_gets_no_gradient_and_few_tokens_are_a_teacher_too() -> 
     ids = torch.arange(9).expand(5, 2, 9)
     target = torch.zeros(5, 2, dtype=torch.int64)
     few = heads_loss(z, target, output, 3, Likeliest(ids, p))
-    expected = sum(HEAD_DECAY ** (k + 1) * torch.nn.functional.cross_entropy(z[k] @ output.T, p[:, k]) for k in (0, 1))
+    entropies = [torch.nn.functional.cross_entropy(z[k] @ output.T, p[:, k]) for k in (0, 1)]
+    expected = sum(DEPTH_WEIGHT ** (k + 1) * entropy for k, entropy in enumerate(entropies))
     torch.testing.assert_close(few, expected)
     few.backward()
     assert output.grad is None

@@ -27,25 +27,26 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class Rotation:
-    """Rotary embeddings of rows at given positions."""
+    """Rotary embeddings of rows at given positions, over the first `size` numbers of each head."""
 
-    def __init__(self, shape: DecoderShape, rope: Rope, factors: Tensor | None, positions: Tensor) -> None:
-        half = torch.arange(0, shape.head_size, 2, device=positions.device, dtype=torch.float64)
-        frequency = rope.scale * rope.base ** (-half / shape.head_size)
+    def __init__(self, size: int, adjacent_pairs: bool, rope: Rope, factors: Tensor | None, positions: Tensor) -> None:
+        half = torch.arange(0, size, 2, device=positions.device, dtype=torch.float64)
+        frequency = rope.scale * rope.base ** (-half / size)
         if rope.factors and factors is not None:
             frequency = frequency / factors.double()
         angle = positions.double()[:, None] * frequency
         self.cos, self.sin = angle.cos().float()[:, None, :], angle.sin().float()[:, None, :]
-        self.adjacent_pairs = shape.adjacent_pairs
+        self.size, self.adjacent_pairs = size, adjacent_pairs
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, heads, head_size]."""
+        x, rest = x[..., : self.size], x[..., self.size :]
         if self.adjacent_pairs:
             first, second = x[..., 0::2], x[..., 1::2]
             turned = torch.stack((first * self.cos - second * self.sin, first * self.sin + second * self.cos), dim=-1)
-            return turned.flatten(-2)
+            return torch.cat((turned.flatten(-2), rest), dim=-1)
         first, second = x.chunk(2, dim=-1)
-        return torch.cat((first * self.cos - second * self.sin, first * self.sin + second * self.cos), dim=-1)
+        return torch.cat((first * self.cos - second * self.sin, first * self.sin + second * self.cos, rest), dim=-1)
 
 
 class Layer(nn.Module):
@@ -149,7 +150,8 @@ class TopLayers(nn.Module):
     def rotations_at(self, positions: Tensor) -> dict[Rope, Rotation]:
         """Rotations for rows at these positions [R]."""
         ropes = {layer.of.rope for layer in self.layers}
-        return {rope: Rotation(self.shape, rope, self.factors, positions) for rope in ropes}
+        size, adjacent = self.shape.head_size, self.shape.adjacent_pairs
+        return {rope: Rotation(size, adjacent, rope, self.factors, positions) for rope in ropes}
 
 
 # --- adapters --------------------------------------------------------------------------------------

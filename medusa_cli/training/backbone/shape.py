@@ -75,7 +75,7 @@ def read_shape(header: Header) -> DecoderShape:
     if architecture not in ADJACENT_PAIRS:
         known = ", ".join(ADJACENT_PAIRS)
         raise MedusaError(f"{header.name}: layers can be trained for {known}, not for {architecture}")
-    keys = _Keys(header.name, architecture, metadata)
+    keys = Keys(header.name, architecture, metadata)
     scaling = keys.get("rope.scaling.type")
     refused = [key for key in REFUSED_KEYS if keys.get(key)]
     if refused or scaling not in (None, "none", "linear"):
@@ -105,7 +105,7 @@ def read_shape(header: Header) -> DecoderShape:
     return shape
 
 
-class _Keys:
+class Keys:
     """The metadata of one architecture, with errors that name the file."""
 
     def __init__(self, name: str, architecture: str, metadata: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ class _Keys:
         )
 
 
-def _layer(keys: _Keys, header: Header, number: int) -> LayerShape:
+def _layer(keys: Keys, header: Header, number: int) -> LayerShape:
     """Gemma 3: five of six layers see a window, and rotate their queries with frequencies of their own."""
     window = keys.get("attention.sliding_window") if keys.architecture == "gemma3" else None
     pattern = keys.get("attention.sliding_window_pattern") or 6

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from medusa_cli.decoding.tree_search import RANKS, accuracy_table, greedy_tree, simulate
 
 from ..loop import Loop, Picked, rising_steps, text_batches
 from ..recipes import EVALUATIONS, GPU_BATCH, WARMUP_STEPS, WHOLE, Recipe
 from ..text.dataset import Examples, Span, examples_of
-from .layers import Heads, HeadShape
+from .layers import Drafting, Heads, HeadShape
 from .loss import target_ranks
 from .rows import DraftRows, FileRows, TextRows, TokenEmbeddings, noisy
 from .start import weights_of
@@ -55,23 +55,45 @@ def default_batch(device: torch.device, rows: int, recipe: Recipe) -> int:
     return min(rows, GPU_BATCH if device.type == "cuda" else recipe.batch)
 
 
-class Fit(Loop):
-    """Trains heads alone. Their weights decay towards those that they began with. run()'s evaluate gets the heads."""
+class DraftsFit(Loop):
+    """Trains what drafts. Its weights decay towards those of `start`. run()'s evaluate gets what drafts."""
 
     evaluations, read_every = EVALUATIONS, 10
 
     plan: FitPlan
 
+    def __init__(self, plan: FitPlan, trained: nn.Module, drafting: Drafting, device: torch.device) -> None:
+        """drafting: the same as `trained`."""
+        self.recipe, self.patience, self.drafting = plan.recipe, plan.recipe.patience, drafting
+        self.weights: list[Tensor] = list(trained.parameters())
+        self.start = self.weights
+        super().__init__(plan, trained, [(list(trained.parameters()), self.recipe.rate)], device, fused=True)
+        self.rising = rising_steps(plan.steps, WARMUP_STEPS, 20)
+
+    def _loss(self, data: DraftRows, picked: Picked) -> Tensor:
+        inputs = data.source.inputs(data.rows(picked), self.drafting.count, picked.lengths)
+        seed = self.plan.seed * 1_000_003 + self.step
+        inputs = noisy(inputs, data.sequences[picked.index], self.recipe, seed, data.source.embedding_scale)
+        z = self.drafting(inputs, data.output.dtype)
+        return data.loss(z, picked, self.drafting.output(data.output), self.recipe.depth_weight)
+
+    @torch.no_grad()
+    def _updated(self) -> None:
+        if self.recipe.decay:
+            (group,) = self.optimizer.param_groups
+            torch._foreach_lerp_(self.weights, self.start, group["lr"] * self.recipe.decay)
+
+
+class Fit(DraftsFit):
+    """Trains heads alone. Their weights decay towards those that they began with."""
+
     def __init__(self, plan: FitPlan, hidden: int, device: torch.device, start: Path | None = None) -> None:
         """start: a file of heads to begin with. MedusaError if it holds others than planned."""
-        self.recipe, self.shape, self.patience = plan.recipe, plan.shape(hidden), plan.recipe.patience
+        self.shape = plan.shape(hidden)
         self.heads = fresh_heads(self.shape, plan.seed, device)
         self.given = None if start is None else weights_of(start, self.heads)
-        self.weights: list[Tensor] = list(self.heads.parameters())
-        self.start = self.weights
-        super().__init__(plan, self.heads, [(list(self.heads.parameters()), self.recipe.rate)], device, fused=True)
+        super().__init__(plan, self.heads, self.heads, device)
         self.whole_texts = self.shape.has_prefix
-        self.rising = rising_steps(plan.steps, WARMUP_STEPS, 20)
 
     def _begin(self, data: DraftRows) -> None:
         states = data.source.states.gather(torch.from_numpy(data.examples.rows)[: self.plan.batch])
@@ -81,18 +103,6 @@ class Fit(Loop):
         if self.step == 0:
             self.heads.load_state_dict(fresh.state_dict())
         self.start = list(fresh.parameters())
-
-    def _loss(self, data: DraftRows, picked: Picked) -> Tensor:
-        inputs = data.source.inputs(data.rows(picked), self.shape.count, picked.lengths)
-        seed = self.plan.seed * 1_000_003 + self.step
-        inputs = noisy(inputs, data.sequences[picked.index], self.recipe, seed, data.source.embedding_scale)
-        z = self.heads(inputs, data.output.dtype)
-        return data.loss(z, picked, self.heads.output(data.output))
-
-    @torch.no_grad()
-    def _updated(self) -> None:
-        (group,) = self.optimizer.param_groups
-        torch._foreach_lerp_(self.weights, self.start, group["lr"] * self.recipe.decay)
 
 
 def fresh_heads(
@@ -114,22 +124,42 @@ def fresh_heads(
 def measure_rate(
     shape: HeadShape, recipe: Recipe, objective: str, vocabulary: int, device: torch.device, seconds: float = 1.5
 ) -> float:
-    """Training positions per second on this device, from made-up data."""
+    """Training positions per second of heads on this device, from made-up data."""
+    plan = endless_plan(shape.kind, shape.count, recipe, objective, vocabulary, device)
+    return rate_of(Fit(plan, shape.hidden, device), shape.hidden, vocabulary, seconds)
+
+
+def endless_plan(
+    kind: str, count: int, recipe: Recipe, objective: str, vocabulary: int, device: torch.device
+) -> FitPlan:
+    """For measuring a rate."""
     batch = default_batch(device, 1 << 20, recipe)
-    plan = FitPlan("", shape.kind, objective, shape.count, 0, 1 << 30, batch, device.type, recipe, vocabulary)
+    return FitPlan("", kind, objective, count, 0, 1 << 30, batch, device.type, recipe, vocabulary)
+
+
+def rate_of(
+    fit: DraftsFit,
+    hidden: int,
+    vocabulary: int,
+    seconds: float = 1.5,
+    contexts: Callable[[int], Tensor] | None = None,
+) -> float:
+    """Training positions per second, from made-up data. vocabulary: tokens to choose from; contexts: as TextRows'."""
+    plan, device = fit.plan, fit.device
+    batch, recipe = plan.batch, plan.recipe
     generator = torch.Generator().manual_seed(0)
-    states = FileRows([torch.randn(batch, shape.hidden, generator=generator).half().numpy()], device)
-    output = (torch.randn(vocabulary, shape.hidden, generator=generator) * 0.02).to(device, matmul_dtype(device))
-    target = torch.randint(0, vocabulary, (batch, shape.count), generator=generator, dtype=torch.int32).numpy()
+    states = FileRows([torch.randn(batch, hidden, generator=generator).half().numpy()], device)
+    output = (torch.randn(vocabulary, hidden, generator=generator) * 0.02).to(device, matmul_dtype(device))
+    target = torch.randint(0, vocabulary, (batch, plan.heads), generator=generator, dtype=torch.int32).numpy()
     teacher: tuple[FileRows, FileRows] | Tensor | None = None
-    embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32)) if shape.kind != "medusa" else None
-    if objective == "teacher":
+    embeddings = TokenEmbeddings(output[:batch].half(), np.zeros(batch, np.int32)) if plan.kind != "medusa" else None
+    if plan.objective == "teacher":
         top = recipe.teacher_top
         teacher = output if top == WHOLE else flat_teacher(batch, min(top, vocabulary), device)
     texts = np.diff(np.linspace(0, batch, max(2, batch // 256), dtype=int)).tolist()
     examples = Examples(np.arange(batch, dtype=np.int64), target, texts)
-    data = DraftRows(TextRows(states, embeddings, teacher), examples, output)
-    return Fit(plan, shape.hidden, device).rate(data, batch, seconds)
+    data = DraftRows(TextRows(states, embeddings, teacher, contexts), examples, output)
+    return fit.rate(data, batch, seconds)
 
 
 def flat_teacher(rows: int, top: int, device: torch.device) -> tuple[FileRows, FileRows]:
@@ -140,7 +170,7 @@ def flat_teacher(rows: int, top: int, device: torch.device) -> tuple[FileRows, F
 
 @torch.no_grad()
 def rank_texts(
-    heads: Heads,
+    heads: Drafting,
     source: TextRows,
     tokens: NDArray[np.integer],
     spans: Sequence[Span],
@@ -152,7 +182,7 @@ def rank_texts(
     The heads read the text's own tokens in place of drafted ones: accepted tokens are the text's tokens, so this is
     what the engine sees on every path it accepts. output [D, h] on the device, in the dtype to multiply in.
     """
-    count = heads.shape.count
+    count = heads.count
     kept = [span for span in spans if span.length > count]
     data = DraftRows(source, examples_of(tokens, kept, t2d, count), output)
     parts = []

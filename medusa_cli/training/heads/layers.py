@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -62,14 +62,29 @@ class HeadShape:
 class HeadInputs:
     """A batch. states [B, h]; embedded [B, K, h]: token embeddings of the root and the K - 1 tokens after it (Hydra).
 
-    lengths: the rows are whole texts with these numbers of rows, in order (prefix layer). context: for each of these
-    texts the states [P, h] before its first row, which its prefix layer sees; empty: none for any.
+    lengths: the rows are whole texts with these numbers of rows, in order (prefix layer, MTP layer). context: for each
+    of these texts what is before its first row: the states [P, h] that its prefix layer sees, or an MTP layer's pairs
+    [P, 2h] of token embedding and state; empty: none for any.
     """
 
     states: Tensor
     embedded: Tensor | None = None
     lengths: Sequence[int] | None = None
     context: Sequence[Tensor] = ()
+
+
+class Drafting(Protocol):
+    """What drafts K tokens in a row from HeadInputs: heads, or an MTP layer."""
+
+    @property
+    def count(self) -> int:
+        """K."""
+
+    def __call__(self, inputs: HeadInputs, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[K, B, h] float32; the products are taken in `dtype`."""
+
+    def output(self, shared: Tensor) -> Tensor:
+        """[K, D, h]: an output matrix for each depth in the dtype of `shared`; without these, `shared` [D, h]."""
 
 
 class Heads(nn.Module):
@@ -89,6 +104,10 @@ class Heads(nn.Module):
         self.first_bias = nn.Parameter(torch.zeros(len(first), 2 * hidden))
         self.prefix = PrefixLayer(PrefixShape.of(hidden)) if shape.has_prefix else None
         self.outputs = nn.Parameter(torch.zeros(count, shape.own_rows, hidden)) if shape.own_rows else None
+
+    @property
+    def count(self) -> int:
+        return self.shape.count
 
     def forward(self, inputs: HeadInputs, dtype: torch.dtype = torch.float32) -> Tensor:
         """[K, B, h] float32; the products are taken in `dtype`."""

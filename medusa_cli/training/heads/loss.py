@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HEAD_DECAY = 0.8
-"""Head k counts HEAD_DECAY ** k in the loss."""
+from ..recipes import DEPTH_WEIGHT
+
 LEAST_P = 1e-30
 """Keeps the logarithm of an underflown probability finite; the gradient does not see it."""
 BASE_BLOCK = 64
@@ -88,8 +88,15 @@ class _HeadLoss(torch.autograd.Function):
         return gradient * grads[0], None if of_output is None else of_output * grads[0], None, None, None
 
 
-def heads_loss(z: Tensor, target: Tensor, output: Tensor, block: int, teacher: Teacher | None = None) -> Tensor:
-    """sum_k 0.8^k * mean cross entropy of head k over the rows that have a target.
+def heads_loss(
+    z: Tensor,
+    target: Tensor,
+    output: Tensor,
+    block: int,
+    teacher: Teacher | None = None,
+    depth_weight: float = DEPTH_WEIGHT,
+) -> Tensor:
+    """sum_k depth_weight^k * mean cross entropy of head k over the rows that have a target.
 
     z [K, B, h]: the heads' states for a batch; target [B, K] int64 rows of `output`, negative: no target;
     output: [D, h] for all heads or [K, D, h], in the dtype to multiply in; block: rows whose logits are held at once.
@@ -97,7 +104,7 @@ def heads_loss(z: Tensor, target: Tensor, output: Tensor, block: int, teacher: T
     """
     count = len(z)
     present = (target >= 0).T.float()
-    decay = HEAD_DECAY ** torch.arange(1, count + 1, device=z.device, dtype=torch.float32)
+    decay = depth_weight ** torch.arange(1, count + 1, device=z.device, dtype=torch.float32)
     weight = present * (decay / present.sum(dim=1).clamp(min=1))[:, None]
     if teacher is None:
         ids = target.clamp(min=0)[:, :, None]

@@ -19,7 +19,7 @@ from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.files import recall, remember
 
 from ..loop import Picked
-from ..recipes import TEACHER_TOP, Recipe
+from ..recipes import DEPTH_WEIGHT, TEACHER_TOP, Recipe
 from ..text.dataset import Examples
 from .layers import HeadInputs
 from .loss import Everything, Likeliest, Teacher, heads_loss
@@ -100,8 +100,8 @@ class TokenEmbeddings:
 @dataclass(frozen=True)
 class TextRows:
     """The corpus as training sees it. embeddings: for Hydra; teacher: (ids, p) rows for the teacher objective, or the
-    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: for a text's first row, the
-    states [P, h] before it, which a prefix layer sees."""
+    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: for a text's first row, what is
+    before it, as in HeadInputs."""
 
     states: FileRows | PickedRows
     embeddings: TokenEmbeddings | None = None
@@ -182,11 +182,14 @@ class DraftRows:
         """[B, K] rows of `output`, negative if there is none."""
         return torch.from_numpy(self.examples.target)[picked.index].long().to(self.output.device)
 
-    def loss(self, z: Tensor, picked: Picked, output: Tensor | None = None) -> Tensor:
+    def loss(
+        self, z: Tensor, picked: Picked, output: Tensor | None = None, depth_weight: float = DEPTH_WEIGHT
+    ) -> Tensor:
         """heads_loss() of drafts z [K, B, h]. output: replaces the one matrix for all."""
         block = LOSS_ROWS_GPU if self.output.device.type == "cuda" else LOSS_ROWS
         taught = self.source.taught(self.rows(picked), len(z))
-        return heads_loss(z, self.wanted(picked), self.output if output is None else output, block, taught)
+        shared = self.output if output is None else output
+        return heads_loss(z, self.wanted(picked), shared, block, taught, depth_weight)
 
 
 @torch.no_grad()

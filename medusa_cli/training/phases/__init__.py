@@ -28,9 +28,10 @@ class Setup:
     device: torch.device
     interrupt: Interrupt
 
-    def open(self, path: Path | None = None) -> native.Model:
-        """Opens the base, or the model in `path`, in the engine."""
-        return native.Model(str(path or self.base.path), n_gpu_layers=self.options.n_gpu_layers)
+    def open(self, path: Path | None = None, next_layers: bool = False) -> native.Model:
+        """Opens the base, or the model in `path`, in the engine. next_layers: with its layers for further tokens."""
+        layers = self.options.n_gpu_layers
+        return native.Model(str(path or self.base.path), n_gpu_layers=layers, next_layers=next_layers)
 
     @contextlib.contextmanager
     def counting(self, title: str, unit: str, total: int) -> Iterator[Callable[[int], None]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,10 +172,30 @@ def content(setup: Setup, material: Material, heads: Heads, result: TrainResult)
 def write_record(drafts: Drafts, writing: float, result: TrainResult) -> list[Path]:
     """Writes, beside the output, how the run went, and the heads as a checkpoint if asked for: Medusa-2 as its authors
     publish it, model and heads; else the heads alone. writing: seconds that the text took."""
-    setup, fitted, material = drafts.setup, drafts.fitted, drafts.material
-    options, base, new, plan = setup.options, setup.base, drafts.new, fitted.plan
+    setup, new = drafts.setup, drafts.new
+    options, base = setup.options, setup.base
+    document = record_of(setup, drafts.material, drafts.fitted, writing, result)
+    document["joint"] = {**new.as_json(), "heads_alone": drafts.alone} if new is not None else None
+    written = reporting.write_record(document, options.output)
+    if options.export_hf is None:
+        return written
+    if options.joint and options.kind == "medusa":
+        return written + checkpoint.write(base.path, options.output, options.export_hf)
+    return written + export.export_heads(options.output, base, options.export_hf)
+
+
+def record_of(
+    setup: Setup,
+    material: Material,
+    fitted: Fitted,
+    writing: float,
+    result: TrainResult,
+    nodes: int = EVALUATION_NODES,
+) -> dict[str, Any]:
+    """How a run went. writing: seconds that the text took; nodes: of the tree that training measured."""
+    options, base, plan = setup.options, setup.base, fitted.plan
     tokens, positions = material.corpus.tokens, fitted.steps * plan.batch
-    document = {
+    return {
         "model": {"name": base.name, "fingerprint": base.fingerprint},
         "options": options.as_json(),
         "seed": options.seed,
@@ -195,19 +216,13 @@ def write_record(drafts: Drafts, writing: float, result: TrainResult) -> list[Pa
             "positions": positions,
             "seconds": fitted.seconds,
             "positions_per_second": positions / fitted.seconds if fitted.seconds else None,
-            "evaluation_nodes": EVALUATION_NODES,
+            "evaluation_nodes": nodes,
             "best": {"step": fitted.best.step, "tokens_per_step": fitted.best.tokens_per_step},
             "curve": [asdict(point) for point in fitted.points],
         },
-        "joint": {**new.as_json(), "heads_alone": drafts.alone} if new is not None else None,
+        "joint": None,
         "accuracy": result.accuracy,
         "acceptance_per_depth": result.acceptance,
         "tree": result.tree,
         "tokens_per_step": result.by_size,
     }
-    written = reporting.write_record(document, options.output)
-    if options.export_hf is None:
-        return written
-    if options.joint and options.kind == "medusa":
-        return written + checkpoint.write(base.path, options.output, options.export_hf)
-    return written + export.export_heads(options.output, base, options.export_hf)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..backbone.fit import JointFit, JointPlan
-from ..heads.fit import Fit, FitPlan, rank_texts, tokens_per_step
+from ..heads.fit import DraftsFit, Fit, FitPlan, rank_texts, tokens_per_step
 from ..heads.layers import Heads, HeadShape, round_weights
 from ..heads.rows import DraftRows, TextRows
 from ..heads.start import weights_of
@@ -49,14 +49,16 @@ class FittedHeads(Fitted):
 
 def run_watched(
     setup: Setup,
-    fit: Fit | JointFit | StreamsFit,
+    fit: DraftsFit | JointFit | StreamsFit,
     name: str,
     data: Any,
     evaluate: Callable[..., Any],
     on_evaluation: Callable[[], None] = lambda: None,
     title: str = "Training heads",
+    nodes: int = EVALUATION_NODES,
 ) -> Fitted:
-    """Trains on `data`, or continues from the checkpoint of the same plan. name: its files'; evaluate: as in run().
+    """Trains on `data`, or continues from the checkpoint of the same plan. name: its files'; evaluate: as in run();
+    nodes: of the tree that it measures.
 
     Stopped after Ctrl-C: the checkpoint is written.
     """
@@ -85,7 +87,7 @@ def run_watched(
     best = fit.best.curve[fit.best.at]
     ended = "" if fit.step == plan.steps else f"; stopped after {fit.step} of {plan.steps} steps without a better one"
     found = f"Best at step {best.step}: {best.tokens_per_step:.3f} tokens per step on held-out text"
-    say(console, f"{found} with {EVALUATION_NODES} nodes{ended}")
+    say(console, f"{found} with {nodes} nodes{ended}")
     return Fitted(plan, fit.step, best, curve.points)
 
 

@@ -20,7 +20,7 @@ from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import recall, remember
 from medusa_cli.support.progress import phase
 
-from ..backbone import checkpoint, merge, parity, quality
+from ..backbone import checkpoint, merge, parity, quality, rewriting
 from ..backbone.layers import Adapters, TopLayers
 from ..backbone.shape import BaseTensors, DecoderShape, read_shape
 from ..backbone.states import Embeddings, LayerStates, WholeText, whole_texts
@@ -44,7 +44,7 @@ class NewModel:
     adapters: Adapters
     own: quality.Distance
     foreign: quality.Distance
-    moved: merge.Moved
+    moved: rewriting.Moved
     rows: NDArray[np.int64]
     values: Tensor
 

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
+import torch
+
 from medusa_cli.support.files import recall, remember
 
 from ..backbone.fit import JointPlan
-from ..heads.fit import FitPlan, default_batch, measure_rate
+from ..heads.fit import FitPlan, default_batch, endless_plan, measure_rate, rate_of
 from ..heads.layers import HeadShape
 from ..loop import steps_per_epoch
-from ..recipes import STREAMS
+from ..mtp.fit import MtpFit
+from ..mtp.layer import read_layer
+from ..recipes import MTP, STREAMS
 from ..streams import fit as streams_fit
 from ..streams.fit import StreamsPlan
 from ..text.dataset import Examples, Span
@@ -31,6 +35,8 @@ FIRST_RATE = 300.0
 """Tokens per second assumed until the model's own rate is known; it only sizes the first round."""
 ASSUMED_VOCABULARY = 12288
 """Size of the draft vocabulary assumed in planning until the text tells."""
+ASSUMED_PROMPT = 64
+"""Tokens before a text, where a rate is measured."""
 EVALUATION_COST = 0.5
 """Time for evaluating a position, relative to training on one."""
 EVALUATION_SHARE = 0.1
@@ -77,16 +83,28 @@ def plan_time(setup: Setup, vocabulary: int | None = None) -> Schedule:
     if options.drafts_minutes is None:
         return Schedule(options.tokens, None, 1.0)
     if vocabulary is None:
-        assumed = setup.base.n_vocab if options.whole_vocabulary else options.draft_vocab or ASSUMED_VOCABULARY
+        whole = options.whole_vocabulary or options.kind == MTP
+        assumed = setup.base.n_vocab if whole else options.draft_vocab or ASSUMED_VOCABULARY
         vocabulary = min(assumed, setup.base.n_vocab)
     if options.kind == STREAMS:
         top = open_layers(setup)
         plan = unplanned_streams(setup, top.first, "")
         rate = streams_fit.measure_rate(top, plan, vocabulary, setup.base.n_vocab, setup.device)
+    elif options.kind == MTP:
+        rate = _rate_of_layer(setup, vocabulary)
     else:
         shape = HeadShape(options.kind, options.heads, setup.base.n_embd, options.recipe.blocks)
         rate = measure_rate(shape, options.recipe, options.objective, vocabulary, setup.device)
     return Schedule(options.tokens, options.drafts_minutes * 60, rate * (1 - EVALUATION_COST * EVALUATION_SHARE))
+
+
+def _rate_of_layer(setup: Setup, vocabulary: int) -> float:
+    """Positions per second of an MTP layer."""
+    options, hidden = setup.options, setup.base.n_embd
+    layer = read_layer(setup.base.path, options.heads, setup.device)
+    plan = endless_plan(options.kind, options.heads, options.recipe, options.objective, vocabulary, setup.device)
+    prompt = torch.zeros(ASSUMED_PROMPT, 2 * hidden)
+    return rate_of(MtpFit(plan, layer, setup.device), hidden, vocabulary, contexts=lambda row: prompt)
 
 
 def settled(setup: Setup, name: str, plan: P, asked: dict[str, Any], steps: Callable[[], int]) -> P:

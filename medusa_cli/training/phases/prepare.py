@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,14 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medusa_cli.decoding import tree_search
-from medusa_cli.models.base_file import embedding_rows, output_rows
+from medusa_cli.models.base_file import BaseModel, embedding_rows, output_rows
 from medusa_cli.support.errors import MedusaError
 
 from ..backbone.states import PromptStates
 from ..heads import draft_vocab
 from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale, teacher_rows
 from ..heads.torch_setup import fastest
-from ..recipes import STREAMS, WHOLE
+from ..mtp.fit import drafted_tokens
+from ..recipes import MTP, STREAMS, WHOLE
 from ..text import dataset, sources
 from ..text.corpus import Corpus
 from . import Setup
@@ -82,7 +84,10 @@ def read_data(setup: Setup, corpus: Corpus) -> DataSet:
 def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
     """The most frequent tokens: as many as were asked for, else the best number for this machine."""
     options, base = setup.options, setup.base
-    if options.whole_vocabulary:
+    if options.kind == MTP:
+        d2t = drafted_tokens(base.n_vocab, data.ranked)
+        choice = draft_vocab.VocabularyChoice(len(d2t), None, [])
+    elif options.whole_vocabulary:
         choice = draft_vocab.VocabularyChoice(base.n_vocab, None, [])
     elif options.draft_vocab is not None:
         choice = draft_vocab.VocabularyChoice(min(options.draft_vocab, len(data.ranked)), None, [])
@@ -100,7 +105,8 @@ def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
         )
     if choice.rows:
         options.console.print(choice.as_table())
-    d2t = np.arange(base.n_vocab, dtype=np.int32) if options.whole_vocabulary else data.ranked[: choice.size]
+    if options.kind != MTP:
+        d2t = np.arange(base.n_vocab, dtype=np.int32) if options.whole_vocabulary else data.ranked[: choice.size]
     output = torch.from_numpy(output_rows(base, d2t)).to(setup.device)
     return DraftVocabulary(choice, d2t, dataset.token_to_draft(d2t, base.n_vocab), output)
 
@@ -108,17 +114,16 @@ def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
 def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVocabulary) -> TextRows:
     """Hidden states and, if the heads and the objective need them, token embeddings, the base's distributions and the
     states of prompts."""
-    states = FileRows(corpus.open_states(), setup.device)
-    streams = setup.options.kind == STREAMS
-    reads_tokens = streams or setup.options.kind != "medusa"
-    embeddings = _token_embeddings(setup, data, None if streams else states) if reads_tokens else None
-    has_context = not streams and setup.options.recipe.prefix == "context"
+    states, kind = FileRows(corpus.open_states(), setup.device), setup.options.kind
+    as_stored = kind in (STREAMS, MTP)
+    embeddings = _token_embeddings(setup, data, None if as_stored else states) if kind != "medusa" else None
+    has_context = kind != STREAMS and setup.options.recipe.prefix == "context"
     contexts = _contexts(setup, corpus, data) if has_context else None
     return TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts)
 
 
 def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Tensor]:
-    """States of all prompts, read unless an earlier run did. Stopped after Ctrl-C."""
+    """What is before each answer: its prompt's states, read unless an earlier run did. Stopped after Ctrl-C."""
     prompts = corpus.prompts_by_row()
     split = data.split
     spans = list({span.start: span for span in (*split.train, *split.build, *split.score)}.values())
@@ -128,7 +133,14 @@ def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Te
     if (total := read.missing_rows) > 0:
         with setup.counting("Reading prompts", "tokens", total) as on_rows:
             read.write(setup.open(), setup.options.threads, on_rows)
-    return read.before
+    return partial(_pairs, setup.base, prompts, read.before) if setup.options.kind == MTP else read.before
+
+
+def _pairs(base: BaseModel, prompts: dict[int, NDArray[np.int32]], before: Callable[[int], Tensor], row: int) -> Tensor:
+    """[P, 2h] of the prompt before the text that begins at `row`: each token's embedding, and the state before it,
+    which is zero at the first."""
+    embedded, states = torch.from_numpy(embedding_rows(base, prompts[row])), before(row).float()
+    return torch.cat((embedded, torch.cat((states.new_zeros(1, base.n_embd), states))), dim=1)
 
 
 def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> TokenEmbeddings:

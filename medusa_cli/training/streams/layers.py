@@ -160,25 +160,27 @@ class Streams(nn.Module):
 
 
 def attend(own: tuple[Tensor, ...], past: tuple[Tensor, ...], piece: Piece, count: int, scale: float) -> Tensor:
-    """In one text -> [rows * count, heads * head_size]. own: queries [rows * count, heads, head_size], keys and values
-    [rows * count, heads_kv, head_size] of its streams; past: keys and values [length, heads_kv, head_size]."""
+    """In one text -> [rows * asked, heads * head_size]. own: queries [rows * asked, heads, head_size] of the last
+    `asked` streams of each row, keys and values [rows * count, heads_kv, head_size] of all `count`; past: keys and
+    values [length, heads_kv, head_size]."""
     q, own_k, own_v = own
     rows, heads, size = piece.rows, q.shape[1], q.shape[2]
-    heads_kv = own_k.shape[1]
+    heads_kv, asked = own_k.shape[1], len(q) // piece.rows
     group, seen = heads // heads_kv, piece.first + rows
     k, v = (part[:seen].transpose(0, 1) for part in past)  # [heads_kv, seen, size]
-    q = q.view(rows, count, heads_kv, group, size).permute(2, 0, 1, 3, 4)  # [heads_kv, rows, count, group, size]
+    q = q.view(rows, asked, heads_kv, group, size).permute(2, 0, 1, 3, 4)  # [heads_kv, rows, asked, group, size]
     own_k, own_v = (part.view(rows, count, heads_kv, size).permute(2, 0, 1, 3) for part in (own_k, own_v))
-    flat = q.reshape(heads_kv, rows, count * group, size)
-    before = flat.flatten(1, 2) @ k.transpose(1, 2)  # [heads_kv, rows * count * group, seen]
-    before = before.view(heads_kv, rows, count * group, seen).float()
+    flat = q.reshape(heads_kv, rows, asked * group, size)
+    before = flat.flatten(1, 2) @ k.transpose(1, 2)  # [heads_kv, rows * asked * group, seen]
+    before = before.view(heads_kv, rows, asked * group, seen).float()
     places = torch.arange(seen, device=q.device)
     before = before.masked_fill(places > places[piece.first :, None, None], float("-inf"))
-    among = (flat @ own_k.transpose(2, 3)).float().view(heads_kv, rows, count, group, count)
+    among = (flat @ own_k.transpose(2, 3)).float().view(heads_kv, rows, asked, group, count)
     streams = torch.arange(count, device=q.device)
-    among = among.masked_fill(streams > streams[:, None, None], float("-inf")).flatten(2, 3)
+    asking = torch.arange(count - asked, count, device=q.device)
+    among = among.masked_fill(streams > asking[:, None, None], float("-inf")).flatten(2, 3)
     weights = torch.softmax(torch.cat((before, among), dim=-1) * scale, dim=-1).to(v.dtype)
     main, side = weights.split((seen, count), dim=-1)
-    mixed = (main.flatten(1, 2) @ v).view(heads_kv, rows, count * group, size) + side @ own_v
-    mixed = mixed.view(heads_kv, rows, count, group, size).permute(1, 2, 0, 3, 4)
-    return mixed.reshape(rows * count, heads * size)
+    mixed = (main.flatten(1, 2) @ v).view(heads_kv, rows, asked * group, size) + side @ own_v
+    mixed = mixed.view(heads_kv, rows, asked, group, size).permute(1, 2, 0, 3, 4)
+    return mixed.reshape(rows * asked, heads * size)

@@ -1,0 +1,1 @@
+"""Tunes the layer for further tokens (MTP) that a model brings along."""
