@@ -9,12 +9,14 @@ from pathlib import Path
 from medusa_cli.decoding import trial
 from medusa_cli.models.assets import sha256
 from medusa_cli.models.base_file import BaseModel, read_base
+from medusa_cli.models.tensors import Tensors
 from medusa_cli.support import paths
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.files import check_name
 from medusa_cli.support.locks import only_user, only_writer
 
 from .heads.torch_setup import deterministic, pick_device, require_torch
+from .mtp.shape import read_shape
 from .options import TrainOptions
 from .recipes import DEFAULT_ANSWERS, MTP, STREAMS
 from .reporting import TrainResult, TunedResult, announce, report, report_tuned, say
@@ -44,6 +46,8 @@ def run(options: TrainOptions) -> TrainResult:
         )
     if base.parts > 1 and options.kind == MTP:
         raise MedusaError(f"{options.model}: the MTP layer of a model of {base.parts} files cannot be tuned: join them")
+    if options.kind == MTP:
+        read_shape(Tensors(base.path).header, options.heads)  # before anything is said or written
     trial.run(options.model)
     source = _source(options)
     folder = work_folder(options, base)
