@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from rich.console import Console
 from rich.table import Table
@@ -54,7 +54,9 @@ def parser(doc: str | None, *kinds: type) -> argparse.ArgumentParser:
 
 
 def _add_options(into: argparse.ArgumentParser, kind: type) -> None:
-    hints = get_type_hints(kind)
+    # get_type_hints() refuses KW_ONLY in Python 3.10.
+    classes = reversed(kind.__mro__)
+    hints = {name: hint for one in classes for name, hint in inspect.get_annotations(one, eval_str=True).items()}
     for field in dataclasses.fields(kind):
         hint, given = hints[field.name], field.default is not dataclasses.MISSING
         settings: dict[str, Any] = {"default": field.default} if given else {}

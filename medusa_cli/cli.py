@@ -15,6 +15,7 @@ from medusa_cli.commands import (
     convert,
     doctor,
     generate,
+    help,
     inspect,
     list_models,
     pull,
@@ -87,6 +88,7 @@ add_command(app, "train", train.train)
 add_command(app, "tune", tune.tune)
 app.add_typer(bench.app, name="bench")
 add_command(app, "doctor", doctor.doctor)
+add_command(app, "help", help.help_)
 
 
 def main() -> None:

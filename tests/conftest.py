@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import traceback
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,6 +41,29 @@ COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, He
 settings.register_profile("medusa", COMMON, derandomize=True)
 settings.register_profile("random", COMMON, print_blob=True)
 settings.load_profile("medusa")
+
+
+NO_TORCH = "No module named 'torch'"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, None]:
+    """Files that import torch are skipped where it is not installed."""
+    report = (yield).get_result()
+    if report.failed and NO_TORCH in str(report.longrepr):
+        report.outcome, report.longrepr, report.result = "skipped", (str(collector.path), 0, NO_TORCH), []
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
+    """So are tests that import it; medusa itself has to say what is missing."""
+    report = (yield).get_result()
+    error = call.excinfo and call.excinfo.value
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+        own = Path(__file__).parent, Path(__file__).parents[1] / "benchmarks"
+        if any(Path(innermost.f_code.co_filename).is_relative_to(folder) for folder in own):
+            report.outcome, report.longrepr = "skipped", (str(item.path), 0, NO_TORCH)
 
 
 @pytest.fixture(scope="session")

@@ -489,23 +489,3 @@ def test_a_model_that_cannot_draft_decodes_plainly(
     code, _, error = generate(model, "-p", "x", "--lookup")
     assert code == 0, error
     assert error.startswith("note: no drafts: llama.cpp cannot check them with ")
-
-
-def test_schemas_and_grammars(model: str, session: type[FakeSession], tmp_path: Path) -> None:
-    grammar, schema = tmp_path / "g.gbnf", tmp_path / "s.json"
-    grammar.write_text('root ::= "yes" | "no"')
-    schema.write_text('{"type": "integer"}')
-    session.answers = ["yes"] * 3
-    for options in (["--grammar", str(grammar)], ["--json-schema", str(schema)], ["--json-schema", '{"type": "null"}']):
-        code, _, err = generate(model, "-p", "hi", *options)
-        assert code == 0, err
-        assert isinstance(session.calls[-1].grammar, native.Grammar)
-    for wrong, code, says in (
-        (["--grammar", str(tmp_path / "none")], 1, "no such file"),
-        (["--grammar", str(schema)], 1, "the grammar, line 1"),
-        (["--json-schema", '{"not": {}}'], 1, "'not' cannot be enforced"),
-        (["--json-schema", "{}", "--grammar", str(grammar)], 2, "a schema is a grammar already"),
-        (["--json-schema", "{}", "--ignore-eos"], 2, "says where an answer ends"),
-    ):
-        found, _, err = generate(model, "-p", "hi", *wrong)
-        assert (found, says in " ".join(err.split())) == (code, True), err

@@ -86,5 +86,6 @@ def test_heads_go_beside_a_split_model(models: tuple[Path, Path], tmp_path: Path
     write_heads(heads, heads=1, blocks=1, lm_head="base")
     with pytest.raises(MedusaError, match="one part of a split model, merge it with llama-gguf-split first"):
         join(models[1], heads, tmp_path / "out.gguf")
+    pytest.importorskip("torch")
     with pytest.raises(MedusaError, match="a model of 3 files cannot hold its heads: leave out -o, or add --sidecar"):
         run(TrainOptions(model=models[1], output=tmp_path / "out.gguf", sidecar=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -223,12 +224,18 @@ def test_what_is_accepted_is_json(text: str, places: list[int]) -> None:
 @pytest.mark.parametrize(
     "text",
     ['{"a":}', '{"a" 1,', '{,', '{"a":1,}', '{"a":[1,]', '{"a":01 ', '{"a":nan ', '{"a":1e999 ', '{"a":[}', '{"a":{]',
-     r'{"a":"\x', r'{"a":"\ud800"', r'{"a":"\udc00 ', r'{"a":"\ud800\n', "[", "x", '{"a":' + "9" * 5000 + " ",
+     r'{"a":"\x', r'{"a":"\ud800"', r'{"a":"\udc00 ', r'{"a":"\ud800\n', "[", "x",
      '{"a":' + "[" * 300, '{"a"}', '{1', '{"a":1 2', '{"a":1:'],
 )  # fmt: skip
 def test_what_is_no_object(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         JsonObject().feed(text)
+
+
+@pytest.mark.skipif(not hasattr(sys, "get_int_max_str_digits"), reason="this Python reads numbers of any length")
+def test_numbers_have_an_end() -> None:
+    with pytest.raises(ValueError, match="limit"):
+        JsonObject().feed('{"a":' + "9" * 5000 + " ")
 
 
 def test_line_ends_in_strings_are_escaped() -> None:

@@ -181,7 +181,7 @@ def test_an_answer_that_takes_too_long_is_ended(model: FakeModel) -> None:
             running.server.should_exit = True
         assert time.monotonic() - begun < 8
         assert "[DONE]" not in answer.result()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("medusa-engine")]
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("medusa-engine")])
 
 
 def _lines_of(url: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("medusa_cli", "converters", "benchmarks", "native")
+FOLDERS = ("medusa_cli", "converters", "benchmarks", "packaging", "native")
 TABLES = ("medusa_cli/_native.pyi",)
 SUFFIXES = (".py", ".pyi", ".cpp", ".h", ".inl")
 MOST_LINES_OF_A_FILE = 500

@@ -18,7 +18,7 @@ from typing import Any
 
 from conversion import RUN_PEER
 from eagle_checkpoints import LAYOUTS, write_checkpoint, write_target
-from make_hf_fixtures import described
+from gguf_digests import described
 
 REFERENCE = Path(__file__).parents[1] / "data" / "eagle3_reference.json"
 TYPES = ("F32", "F16", "BF16")

@@ -1,7 +1,7 @@
 """Writes the tiny Hugging Face models under tests/data/hf and the goldens of their conversion.
 
-    python tests/make_hf_fixtures.py [NAME...]      models (all, or the named ones) and goldens
-    python tests/make_hf_fixtures.py --goldens      goldens only, from the models that are there
+    python tests/support/make_hf_fixtures.py [NAME...]      models (all, or the named ones) and goldens
+    python tests/support/make_hf_fixtures.py --goldens      goldens only, from the models that are there
 
 Each model is seeded: the same versions of torch, transformers, tokenizers and sentencepiece write the same files.
 Weights are random but of a size at which every tensor matters; vocabularies are trained on the text below.
@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from gguf_digests import described
 
 HERE = Path(__file__).parents[1] / "data" / "hf"
 GOLDENS = "goldens.json"
@@ -455,27 +457,6 @@ FIXTURES: dict[str, Callable[[Path], None]] = {
 
 
 # --- goldens ---------------------------------------------------------------------------------------------------------
-
-
-def described(path: Path) -> dict[str, Any]:
-    """The metadata of a GGUF (long lists as digests), and shape, type and digest of its tensors."""
-    from hashlib import sha256
-
-    from medusa_cli.converters.gguf.header import read_header
-
-    def short(value: Any) -> Any:
-        if isinstance(value, list) and len(value) > 16:
-            return f"{len(value)} items, sha256 {sha256(json.dumps(value).encode()).hexdigest()[:16]}"
-        return value
-
-    header, _ = read_header(path)
-    data = path.read_bytes()
-    tensors = {}
-    for tensor in header.tensors:
-        start = header.data_offset + tensor.offset
-        digest = sha256(data[start : start + tensor.nbytes]).hexdigest()[:16]
-        tensors[tensor.name] = [list(tensor.shape), tensor.type, digest]
-    return {"metadata": {key: short(value) for key, value in header.metadata().items()}, "tensors": tensors}
 
 
 def golden(folder: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -26,8 +27,10 @@ class Terminal:
         self._fd, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24 if columns else 0, columns, 0, 0))
         self.raw = ""
+        self._decoded = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._at = 0
-        inherited = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "MEDUSA_DEBUG")}
+        unset = ("NO_COLOR", "MEDUSA_DEBUG", "COLUMNS", "LINES")  # pytest-xdist sets COLUMNS
+        inherited = {key: value for key, value in os.environ.items() if key not in unset}
         self._process = subprocess.Popen(
             command,
             cwd=Path(__file__).parent,
@@ -62,7 +65,7 @@ class Terminal:
             data = b""
         if b"\x1b[6n" in data:  # prompt_toolkit asks where the cursor is
             self.type("\x1b[1;1R")
-        self.raw += data.decode("utf-8", "replace")
+        self.raw += self._decoded(data)
         return bool(data)
 
     @property
