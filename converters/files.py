@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import signal
 import stat
 import threading
@@ -104,7 +105,7 @@ def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with ending_signals_raise():
         try:
-            _remove_unfinished(path)
+            remove_unfinished(path.parent, f".{path.name}.", ".part")
             held = _created(temporary, mode)
         except OSError as error:
             raise explain_os_error(error, path) from error
@@ -121,33 +122,49 @@ def atomic_path(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
 
 def _created(temporary: Path, mode: int) -> int | None:
-    """Makes an empty file; the descriptor's lock says for as long as it is open that somebody writes it.
+    """Makes an empty file, and returns hold() of it.
 
     Not mkstemp: its files are private, and the umask cannot be read without changing it for all threads.
     """
     while True:
-        held = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        if fcntl is None:
-            os.close(held)
-            return None
-        with contextlib.suppress(OSError):  # a file system without locks; then nothing is removed there, either
-            fcntl.flock(held, fcntl.LOCK_EX)
-        if temporary.exists():
-            return held
-        os.close(held)  # another process took it for unfinished before it was locked
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        with contextlib.suppress(FileNotFoundError):  # another process took it for unfinished in between
+            return hold(temporary)
 
 
-def _remove_unfinished(path: Path) -> None:
-    """Removes temporary files of `path` that nobody writes any more."""
+def hold(temporary: Path) -> int | None:
+    """Tells remove_unfinished(), for as long as the descriptor is open, that a file or folder is in use. None: Windows.
+
+    FileNotFoundError if it has just been removed.
+    """
+    if fcntl is None:
+        return None
+    held = os.open(temporary, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # a file system without locks, on which nothing is removed, either
+        fcntl.flock(held, fcntl.LOCK_EX)
+    if temporary.exists():
+        return held
+    os.close(held)
+    raise FileNotFoundError(temporary)
+
+
+def remove_unfinished(folder: Path, prefix: str, suffix: str) -> None:
+    """Removes temporary files and folders that killed processes have left: names are the two with 8 characters between.
+
+    Not on Windows.
+    """
     if fcntl is None:
         return
-    name = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.part")
-    for found in os.listdir(path.parent):
-        if not name.fullmatch(found):
-            continue
-        with contextlib.suppress(OSError), (path.parent / found).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (path.parent / found).unlink()
+    name = re.compile(re.escape(prefix) + "[0-9a-z_]{8}" + re.escape(suffix))
+    for found in filter(name.fullmatch, os.listdir(folder)):
+        path = folder / found
+        with contextlib.suppress(OSError):
+            opened_path = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(opened_path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            finally:
+                os.close(opened_path)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,15 @@ ending_signals_raise = files.ending_signals_raise
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A temporary folder in `parent` that is gone afterwards, even when the process is told to end."""
+    """A temporary folder in `parent` that is gone afterwards, even when the process is told to end.
+
+    Those that killed processes have left are removed first, except on Windows.
+    """
+    files.remove_unfinished(parent, prefix, suffix)
     with files.ending_signals_raise(), tempfile.TemporaryDirectory(suffix, prefix, parent) as scratch:
-        yield Path(scratch)
+        held = files.hold(Path(scratch))
+        try:
+            yield Path(scratch)
+        finally:
+            if held is not None:
+                os.close(held)

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/common.h"
+#include "base/gguf_file.h"
 #include "base/platform.h"
 #include "kernels/buffer_type.h"
 #include "kernels/cleared_buffers.h"
@@ -170,12 +171,16 @@ void quantize_model(const std::string& source, const std::string& target, const 
         int tensor = 0, tensors = 0;
         if (on_tensor && std::sscanf(text, "[%d/%d]", &tensor, &tensors) == 2) on_tensor(tensor, tensors);
     });
+    const Error unwritten("quantizing " + source + " failed: its output cannot be written, is the device full?");
     if (llama_model_quantize(source.c_str(), target.c_str(), &p)) {
         const std::string reason = log_reason();
-        if (reason.find("iostream error") != std::string::npos) {
-            throw Error("quantizing " + source + " failed: its output cannot be written, is the device full?");
-        }
+        if (reason.find("iostream error") != std::string::npos) throw unwritten;
         throw Error("quantizing " + source + " failed" + reason, "choose another {quant}");
+    }
+    try {
+        GgufFile written(target);  // libllama does not see whether the end of the file could be written
+    } catch (const Error&) {
+        throw unwritten;
     }
 }
 

@@ -50,15 +50,15 @@ def test_what_a_killed_process_left_is_removed_and_what_another_one_writes_is_no
     with killed:
         assert killed.stdout is not None
         killed.stdout.readline()
-        (half,) = tmp_path.glob(".out.gguf.????????.part")
-        with atomic.atomic_file(tmp_path / "out.gguf") as file:
+        (half,), (scratch,) = tmp_path.glob(".out.gguf.????????.part"), tmp_path.glob(".convert.*.part")
+        with atomic.scratch_folder(tmp_path, ".convert.", ".part"), atomic.atomic_file(tmp_path / "out.gguf") as file:
             file.write(b"whole")
         assert half.exists()
+        assert scratch.exists()
         killed.kill()
-    with atomic.atomic_file(tmp_path / "out.gguf") as file:
+    with atomic.scratch_folder(tmp_path, ".convert.", ".part"), atomic.atomic_file(tmp_path / "out.gguf") as file:
         file.write(b"new")
-    assert not half.exists()
-    assert other.exists()
+    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "out.gguf"]
     assert (tmp_path / "out.gguf").read_bytes() == b"new"
 
 

@@ -100,10 +100,10 @@ ssize_t writev(int file, const struct iovec* parts, int count) {
 
 MAKES(mkdir, (const char* path, mode_t mode), (path, mode))
 MAKES(link, (const char* from, const char* to), (from, to))
-MAKES(symlink, (const char* from, const char* to), (from, to))
 MAKES(ftruncate64, (int file, off64_t size), (file, size))
 MAKES(posix_fallocate64, (int file, off64_t at, off64_t size), (file, at, size))
 MAKES(fsync, (int file), (file))
+KEEPS(symlink, (const char* from, const char* to), (from, to))
 KEEPS(rename, (const char* from, const char* to), (from, to))
 KEEPS(unlink, (const char* path), (path))
 KEEPS(unlinkat, (int folder, const char* path, int flags), (folder, path, flags))
