@@ -159,7 +159,7 @@ def remove_unfinished(folder: Path, prefix: str, suffix: str) -> None:
     for found in filter(name.fullmatch, os.listdir(folder)):
         path = folder / found
         with contextlib.suppress(OSError):
-            opened_path = os.open(path, os.O_RDONLY)
+            opened_path = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be anything
             try:
                 fcntl.flock(opened_path, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
