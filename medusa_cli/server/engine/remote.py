@@ -222,9 +222,10 @@ class Engine:
             with self._changed:
                 for pending in self._pending.values():
                     pending.silent += 1
-                child, silent = self._child, max((one.silent for one in self._pending.values()), default=0)
-            if child is not None and silent >= self._hangs_after:
-                print_line(f"the engine has said nothing for {silent} seconds and is killed")
+                child = self._child
+                hangs = any(pending.silent == self._hangs_after for pending in self._pending.values())
+            if child is not None and hangs:
+                print_line(f"the engine has said nothing for {self._hangs_after} seconds and is killed")
                 child.kill()
 
     def _begin(self, ready: Ready) -> None:
