@@ -9,7 +9,7 @@ environment names, so that whoever imports this module sees its devices.
 import os
 from pathlib import Path
 
-from medusa_cli.support.errors import MedusaError, worded
+from medusa_cli.support.errors import MedusaError, does_not_load, worded
 from medusa_cli.support.versions import LLAMA_CPP_PYTHON_PIN, installed_llama_cpp_python
 
 BACKEND_VARIABLE = "GGML_BACKEND_PATH"
@@ -60,12 +60,12 @@ _check_versions()
 try:
     import llama_cpp
 except (ImportError, OSError, RuntimeError) as error:
-    raise MedusaError(f"llama-cpp-python does not load ({error}): {_reinstall()}") from error
+    raise does_not_load("llama-cpp-python does not load", error, _reinstall()) from error
 try:
     from medusa_cli._native import *  # noqa: F403
     from medusa_cli._native import GGML_VERSION, LLAMA_CPP_PYTHON, ggml_version
 except ImportError as error:
-    raise MedusaError(f"the native module does not load ({error}): reinstall medusa-cli") from error
+    raise does_not_load("the native module does not load", error, "reinstall medusa-cli") from error
 if LLAMA_CPP_PYTHON != LLAMA_CPP_PYTHON_PIN:
     raise MedusaError(
         f"the native module was built for llama-cpp-python {LLAMA_CPP_PYTHON}, this is {LLAMA_CPP_PYTHON_PIN}: "

@@ -58,6 +58,13 @@ class WrongOption(OptionError):
         self.option = option
 
 
+def does_not_load(what: str, error: Exception, remedy: str) -> MedusaError:
+    """Of a library. remedy: unless it is memory that lacks."""
+    if any(words in str(error).lower() for words in ("failed to map segment", "cannot allocate memory")):
+        remedy = "no memory is left, close other programs"
+    return MedusaError(f"{what} ({error}): {remedy}")
+
+
 def flag(option: str) -> str:
     """What messages on the command line call an option: "--top-k" for top_k, "-c" for ctx_size."""
     return SPELLED.get(option, "--" + option.replace("_", "-"))

@@ -6,6 +6,7 @@
 #include "base/quantize.h"
 #include "heads/metadata.h"
 #include "kernels/buffer_type.h"
+#include "llama/backend.h"
 
 namespace medusa {
 namespace {
@@ -53,8 +54,8 @@ StreamWeights::StreamWeights(const LlamaModel& model, const GgufFile& file, cons
 void StreamWeights::load_adapters() {
     for (int layer = 0; layer < params_.layers; ++layer) declare_adapters(layer);
     const std::string what = "the adapters of " + file_.path() + " on " + ggml_backend_dev_name(device_);
-    tensors_.allocate(device_, what, "lower {n_gpu_layers}");
-    packed_.allocate(kernels::buffer_type(), what, "lower {n_gpu_layers}");
+    tensors_.allocate(device_, what, memory_remedy(device_));
+    packed_.allocate(kernels::buffer_type(), what, memory_remedy(nullptr));
     for (const auto& [tensor, bytes] : uploads_) ggml_backend_tensor_set(tensor, bytes.data(), 0, bytes.size());
     uploads_.clear();
 }

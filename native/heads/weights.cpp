@@ -4,6 +4,7 @@
 
 #include "heads/metadata.h"
 #include "kernels/buffer_type.h"
+#include "llama/backend.h"
 
 namespace medusa {
 
@@ -43,8 +44,8 @@ Heads::Heads(std::shared_ptr<LlamaModel> model, const std::string& path)
     declare_outputs();
     if (metadata_.has_prefix) declare_prefix();
     const std::string what = "the heads of " + file_.path() + " on " + ggml_backend_dev_name(device_);
-    tensors_.allocate(device_, what, "lower {n_gpu_layers}");
-    packed_.allocate(kernels::buffer_type(), what, "lower {n_gpu_layers}");
+    tensors_.allocate(device_, what, memory_remedy(device_));
+    packed_.allocate(kernels::buffer_type(), what, memory_remedy(nullptr));
     upload();
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -194,12 +195,18 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor* tensor, const void* data, si
     const int64_t rows = ggml_nrows(tensor), groups = groups_of(rows);
     const auto most = static_cast<int64_t>(std::clamp(std::thread::hardware_concurrency(), 1u, 16u));
     const int64_t threads = std::min(most, groups);
+    const auto pack_part = [&](int64_t i) {
+        pack(format, data, tensor->data, tensor->ne[0], rows, groups * i / threads, groups * (i + 1) / threads);
+    };
     std::vector<std::thread> workers;
-    for (int64_t i = 0; i < threads; ++i) {
-        workers.emplace_back([&, i] {
-            pack(format, data, tensor->data, tensor->ne[0], rows, groups * i / threads, groups * (i + 1) / threads);
-        });
+    workers.reserve(static_cast<size_t>(threads));
+    int64_t begun = 0;
+    try {
+        for (; begun + 1 < threads; ++begun) workers.emplace_back(pack_part, begun);
+    } catch (const std::system_error&) {
+        // The system has no more threads, or no memory for one: this thread does what is left.
     }
+    for (; begun < threads; ++begun) pack_part(begun);
     for (std::thread& worker : workers) worker.join();
     release_file_pages(data, size);
 }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 #include "base/common.h"
@@ -44,19 +45,30 @@ void on_log(ggml_log_level level, const char* text, void*) {
         return;
     last_log_error = text;
     while (!last_log_error.empty() && last_log_error.back() == '\n') last_log_error.pop_back();
-    // libllama words it like this everywhere: "unable to allocate CUDA0 buffer", "failed to allocate compute buffers".
-    if (last_log_error.find("allocat") != std::string::npos) last_allocation_error = last_log_error;
+    // How libllama words it: "unable to allocate CUDA0 buffer", "std::bad_alloc"; the last is a thread too many.
+    for (const char* word : {"allocat", "bad_alloc", "Resource temporarily unavailable"}) {
+        if (last_log_error.find(word) != std::string::npos) last_allocation_error = last_log_error;
+    }
     // "CUDA error: out of memory"; the lines after it say where in ggml.
     if (last_log_error.find(" error: ") != std::string::npos) last_device_error = last_log_error;
 }
 
-// ggml asserts on some damaged files, and CUDA on every device failure. Prints one line instead of a stack trace; the
-// process ends either way.
+// What an assertion of ggml's says about the reason. device: the last error of a device, if any.
+const char* cause_of(std::string_view assertion, const std::string& device) {
+    if (!device.empty()) return device.c_str();
+    for (const char* word : {"mem_buffer", "alloc"}) {
+        if (assertion.find(word) != std::string_view::npos) return "no memory is left: close other programs";
+    }
+    return "the model file is damaged or not supported, or a device failed";
+}
+
+// ggml asserts on some damaged files, without memory, and CUDA on every device failure. Prints one line instead of a
+// stack trace; the process ends either way. Takes no memory.
 void on_abort(const char* message) {
-    const std::string device = last_device_error;  // unlocked: whoever holds the lock may never get to release it
-    const char* cause =
-        device.empty() ? "the model file is damaged or not supported, or a device failed" : device.c_str();
-    std::fprintf(stderr, "medusa: ggml stopped (%s): %s\n", message, cause);
+    // Unlocked: whoever holds the lock may never get to release it.
+    const char* cause = cause_of(message, last_device_error);
+    const char* in_ggml = std::strstr(message, "/ggml/src/");  // after where the library was built
+    std::fprintf(stderr, "medusa: ggml stopped (%s): %s\n", in_ggml ? in_ggml + 1 : message, cause);
     std::_Exit(1);
 }
 
@@ -97,6 +109,11 @@ std::string log_reason() {
 std::string allocation_reason() {
     const std::lock_guard lock(log_mutex);
     return last_allocation_error.empty() ? "" : " (" + last_allocation_error + ")";
+}
+
+const char* memory_remedy(ggml_backend_dev_t device) {
+    const bool processor = !device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    return processor ? "close other programs, or choose a smaller quantization" : "lower {n_gpu_layers}";
 }
 
 void backend_is_initialised() {

@@ -29,6 +29,8 @@ void load_backend(const std::string& path);
 std::string log_reason();
 // The same for the newest error about an allocation; empty if there is none.
 std::string allocation_reason();
+// What to do where `device` has no memory left; nullptr: the processor. With slots for options.
+const char* memory_remedy(ggml_backend_dev_t device);
 
 // For a backend's computations from now on; has no effect on a device.
 void set_threads(ggml_backend_t backend, int threads);

@@ -70,8 +70,10 @@ bool threads_are_free(const LlamaModel& model, const ContextParams& params) {
 llama_context* made_context(const LlamaModel& model, const llama_context_params& p) {
     llama_context* made = llama_init_from_model(model.handle(), p);
     if (const std::string reason = allocation_reason(); !made && !reason.empty()) {
+        const bool device = ggml_backend_dev_type(model.output_device()) != GGML_BACKEND_DEVICE_TYPE_CPU;
         throw OutOfMemory("no memory for a context of " + std::to_string(p.n_ctx) + " tokens" + reason,
-                          "lower {ctx_size} or {n_gpu_layers}, or choose smaller cache types");
+                          device ? "lower {ctx_size} or {n_gpu_layers}, or choose smaller cache types"
+                                 : "lower {ctx_size}, or choose smaller cache types");
     }
     if (!made) {
         throw Error("cannot make a context of " + std::to_string(p.n_ctx) + " tokens" + log_reason(),

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/common.h"
+#include "llama/backend.h"
 
 namespace medusa {
 namespace {
@@ -47,7 +48,7 @@ void DeviceGraph::finish(ggml_tensor* output) {
     }
     allocator_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_)));
     if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_))
-        throw OutOfMemory("no memory to evaluate the heads", "lower {n_gpu_layers}");
+        throw OutOfMemory("no memory to evaluate the heads", memory_remedy(ggml_backend_get_device(backend_)));
 }
 
 void DeviceGraph::set(ggml_tensor* input, std::span<const float> values) {

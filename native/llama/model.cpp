@@ -178,7 +178,8 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
         model_ = llama_model_load_from_file(path.c_str(), params);
     }
     if (const std::string reason = allocation_reason(); !model_ && !reason.empty()) {
-        throw OutOfMemory("no memory for the weights of " + path + reason, "lower {n_gpu_layers}");
+        throw OutOfMemory("no memory for the weights of " + path + reason,
+                          memory_remedy(gpu_layers == 0 ? nullptr : gpu_));
     }
     if (!model_)
         throw Error("cannot load " + path + log_reason() + ": the file is damaged or its kind is not supported",

@@ -1,4 +1,5 @@
-"""Commands that are ended at their writes: outputs are whole or not there, and the same command again makes all good.
+"""Commands that are ended at their writes, or that the system gives no more memory: outputs are whole or not there, and
+the same command again makes all good.
 
 One point of each kind, chosen at random but always the same; MEDUSA_FAULTS=40 tries 40, and training, too.
 """
@@ -10,7 +11,9 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +24,7 @@ import fixtures
 import numpy as np
 import pytest
 from hub_server import HubServer, Repo
-from interrupted import Place, Reference, Scenario, built
+from interrupted import Place, Reference, Scenario, built, most_memory
 from safetensors.numpy import save_file
 
 pytestmark = [
@@ -170,6 +173,36 @@ def test_two_at_once(reference: Reference, tmp_path: Path) -> None:
             assert not ended.code or ended.said.splitlines()[-1].startswith("error: ")
         assert place.files() == reference.place.files()
         assert place.outputs() == reference.place.outputs()
+        shutil.rmtree(place.folder)
+
+
+@pytest.fixture(scope="module")
+def taken_by_libraries() -> int:
+    """Bytes of address space that it takes to load them: with less, they end the process themselves."""
+    code = "import medusa_cli.cli, numpy, medusa_cli.native as n; n.system_info(); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        watched = threading.Timer(2, process.communicate, [b"\n"])
+        watched.start()
+        return most_memory(process)
+
+
+def test_no_memory(reference: Reference, taken_by_libraries: int, tmp_path: Path) -> None:
+    if reference.memory <= taken_by_libraries:
+        pytest.skip("it loads no libraries")
+    if "train" in reference.place.scenario.arguments:
+        pytest.skip("without memory, torch neither loads nor fails")
+    limits = random.Random("memory")
+    for number in range(POINTS):
+        place = Place(reference.place.scenario, tmp_path / str(number))
+        ended = place.run(memory=limits.randrange(taken_by_libraries, reference.memory))
+        assert ended.code in {0, 1}, ended.said
+        assert "Traceback" not in ended.said
+        if ended.code:
+            last = ended.said.splitlines()[-1]
+            assert last.startswith(("error: ", "medusa: ggml stopped")), ended.said
+            assert "memory" in last, last
+        check_whole(place, reference)
+        check_mended(place, reference)
         shutil.rmtree(place.folder)
 
 

@@ -1,15 +1,21 @@
-"""Commands in folders of their own, killed in the middle of a write or out of disk space from one on (faults.c)."""
+"""Commands in folders of their own, killed in the middle of a write, out of disk space from one on (faults.c), or with
+too little memory."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 SOURCE = Path(__file__).with_name("faults.c")
 HOMES = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "HF_HOME", "TMPDIR")
@@ -47,11 +53,11 @@ class Place:
         for name in HOMES:
             (folder / name.lower()).mkdir(parents=True)
 
-    def run(self, *more: str, **environment: object) -> Run:
-        return self.end(self.start(*more, **environment))
+    def run(self, *more: str, memory: int | None = None, **environment: object) -> Run:
+        return self.end(self.start(*more, memory=memory, **environment))
 
-    def start(self, *more: str, **environment: object) -> subprocess.Popen[str]:
-        """Starts it; end() has to follow."""
+    def start(self, *more: str, memory: int | None = None, **environment: object) -> subprocess.Popen[str]:
+        """Starts it; end() has to follow. memory: of the address space that it may use, in bytes."""
         homes = {name: str(self.folder / name.lower()) for name in HOMES}
         usual = {**os.environ, "NO_COLOR": "1", "COLUMNS": "500", **homes, **self.scenario.environment}
         return subprocess.Popen(
@@ -62,11 +68,16 @@ class Place:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=None if memory is None else lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory)),
         )
 
     def end(self, process: subprocess.Popen[str]) -> Run:
         with process:
-            _, said = process.communicate(self.scenario.typed, timeout=SECONDS)
+            try:
+                _, said = process.communicate(self.scenario.typed, timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
         return Run(process.returncode, said)
 
     def files(self) -> set[str]:
@@ -85,17 +96,33 @@ class Place:
         return [path.relative_to(self.folder).as_posix() for path in found]
 
 
+def most_memory(process: subprocess.Popen[Any]) -> int:
+    """The largest address space that a process has while it runs, in bytes."""
+    status, most = Path(f"/proc/{process.pid}/status"), 0
+    while process.poll() is None:
+        with suppress(FileNotFoundError):
+            peaks = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmPeak:")]
+            most = max([most, *(int(kilobytes) << 10 for kilobytes in peaks)])
+        time.sleep(0.01)
+    return most
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(Path(name).match(pattern) for pattern in patterns)
 
 
 class Reference:
-    """A run without faults. calls: the most calls of one of its processes that could be interrupted."""
+    """A run without faults. calls: the most calls of one of its processes that could be interrupted. memory: the
+    largest address space that it had, in bytes."""
 
     def __init__(self, scenario: Scenario, library: Path, folder: Path) -> None:
         self.place = Place(scenario, folder)
         log = folder.with_suffix(".log")
-        run = self.place.run(LD_PRELOAD=library, FAULTS_LOG=log)
+        process = self.place.start(LD_PRELOAD=library, FAULTS_LOG=log)
+        with ThreadPoolExecutor(1) as watcher:
+            memory = watcher.submit(most_memory, process)
+            run = self.place.end(process)
+        self.memory = memory.result()
         assert run.code == 0, run.said
         assert self.place.outputs(), sorted(self.place.files())
         self.calls = max(Counter(line.split()[0] for line in log.read_text().splitlines()).values())

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.errors import does_not_load
 
 if TYPE_CHECKING:
     import torch
@@ -20,9 +20,8 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except (ImportError, OSError) as error:
-        raise MedusaError(
-            f'training needs torch ({error}): pip install "medusa-cli[train]" -c constraints.txt'
-        ) from error
+        install = 'pip install "medusa-cli[train]" -c constraints.txt'
+        raise does_not_load("training needs torch", error, install) from error
 
 
 @contextlib.contextmanager
