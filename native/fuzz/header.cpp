@@ -1,11 +1,9 @@
 // A file that claims to be a GGUF: its header, its tensors' places, and values by type.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <string>
 #include <vector>
 
 #include "base/gguf_file.h"
+#include "fuzz/memory_file.h"
 #include "fuzz/target.h"
 
 namespace medusa {
@@ -39,13 +37,11 @@ void read_all(const GgufFile& file) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using namespace medusa;
     ggml_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
-    const int memory = memfd_create("fuzzed", 0);
-    if (memory < 0 || write(memory, data, size) != static_cast<ssize_t>(size)) std::abort();
+    const MemoryFile file(data, size);
     try {
-        read_all(GgufFile("/proc/self/fd/" + std::to_string(memory)));
+        read_all(GgufFile(file.path()));
     } catch (const Error& error) {
         expect_one_line(error);
     }
-    close(memory);
     return 0;
 }

@@ -49,6 +49,7 @@ VALUES = (
     struct.pack("<IIQ", gh.ARRAY, gh.STRING, 2) + gh.encode_string("ab") + struct.pack("<Q", 1) + b"\xff",
 )
 SECONDS_PER_FILE = 60
+WEIGHTS = 16 << 20
 MEMORY = 1 << 30
 """Bytes that the process may add to what it has with the intact model."""
 
@@ -219,6 +220,16 @@ class Damage:
             out[at:at] = bytes(rng.choice((1, 4, 8)))
 
 
+@dataclass(frozen=True)
+class Input:
+    """What fuzzing found: a header, after which the weights are zero (native/fuzz_engine)."""
+
+    data: bytes
+
+    def copy(self, number: int) -> bytes:
+        return self.data + bytes(WEIGHTS)
+
+
 def opened(kind: Kind, path: Path, base: Any) -> Iterator[tuple[str, Callable[[], object]]]:
     """The ways to open the file at `path`; `base`: the intact model that heads belong to."""
     from medusa_cli import native
@@ -290,7 +301,8 @@ def work(kind: Kind, folder: Path, numbers: range) -> None:
 
     base = native.Model(str(folder / "base.gguf"), n_gpu_layers=0)
     limit_memory()
-    sources = [Damage(path.read_bytes()) for path in sorted(folder.glob(f"{kind}*.gguf"))]
+    sources: list[Damage | Input] = [Damage(path.read_bytes()) for path in sorted(folder.glob(f"{kind}*.gguf"))]
+    sources += [Input(path.read_bytes()) for path in sorted(folder.glob(f"inputs/{kind}/*"))]
     target = folder / f"damaged-{kind}.gguf"
     for number in numbers:
         print(number, flush=True)
@@ -315,7 +327,8 @@ def is_found_by_trial(path: Path, mtp: Path | None = None) -> bool:
 
 
 def run(kind: Kind, folder: Path, total: int) -> list[str]:
-    """Opens `total` damaged copies of the files KIND*.gguf in `folder`; returns what went wrong.
+    """Opens `total` damaged copies of the files KIND*.gguf in `folder`, or inputs/KIND/* as they are; returns what went
+    wrong.
 
     folder/base.gguf: the intact model. A model may end the process where a trial run finds that out; heads may not.
     """

@@ -1,0 +1,38 @@
+#include "fuzz_engine/engine.h"
+
+#include "llama/backend.h"
+
+namespace medusa {
+namespace {
+
+struct FailedAssertion {};
+
+}  // namespace
+
+void guarded(const std::function<void()>& work) {
+    initialise_backend();
+    ggml_set_abort_callback([](const char*) { throw FailedAssertion(); });
+    try {
+        work();
+    } catch (const Error& error) {
+        expect_one_line(error);
+    } catch (const FailedAssertion&) {
+    }
+}
+
+void answer(const std::shared_ptr<LlamaModel>& model, const std::shared_ptr<Heads>& heads) {
+    ModelSessionParams params;
+    params.context_size = 64;
+    params.threads = {1, false};
+    params.lookup = true;
+    if (heads) params.tree = Tree({{0}, {1}, {0, 0}});
+    const auto session = open_session(model, heads, params).session;
+    GenerateParams asked;
+    asked.max_tokens = 3;
+    asked.ignore_eos = true;
+    const Token last = model->vocab_size() - 1;
+    const std::vector<Token> prompt = {0, last / 2, last};
+    session->generate(prompt, asked, [](const std::vector<Piece>&) {}, [] { return false; });
+}
+
+}  // namespace medusa

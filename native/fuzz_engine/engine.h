@@ -1,0 +1,22 @@
+// What both targets do with a file: they open it as `medusa chat` does, and answer.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "compose/model_session.h"
+#include "fuzz/memory_file.h"
+#include "fuzz/target.h"
+
+namespace medusa {
+
+// An input is a header; the weights that it tells of are zero. Those of all seeds fit.
+constexpr size_t weights = 16 << 20;
+
+// Runs work(), which may throw Error, or fail an assertion of ggml's: that ends a process by design, with one line.
+void guarded(const std::function<void()>& work);
+
+// Three tokens after a prompt of three. Throws Error.
+void answer(const std::shared_ptr<LlamaModel>& model, const std::shared_ptr<Heads>& heads);
+
+}  // namespace medusa

@@ -1,0 +1,63 @@
+"""Writes what the fuzzing of whole files begins with: the headers of small models and heads of all kinds.
+
+python tests/support/fuzz_seeds.py FOLDER    FOLDER/base, FOLDER/heads, and FOLDER/base.gguf, the model of these heads
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import fixtures
+import gguf
+from architectures import ARCHITECTURES
+from medusa_cli.converters.heads.draft_heads import write_heads
+from random_bases import KINDS, random_base
+from random_heads import random_heads, random_streams, write
+from random_models import random_tensors, write_model
+from stream_numpy import Base
+
+from medusa_cli import native
+
+QUANTIZED = {"q8_0": 7, "q4_0": 2, "q5_1": 9}
+"""libllama's numbers of file types."""
+
+
+def models(folder: Path) -> None:
+    for architecture in KINDS:
+        random_base(folder / f"{architecture}.gguf", architecture, layers=2)
+    plain = fixtures.tiny_base(folder / "plain.gguf", chat_template="{{ messages }}")
+    for name, number in QUANTIZED.items():
+        native.quantize_model(str(plain), str(folder / f"{name}.gguf"), file_type=number)
+    fixtures.tiny_base(folder / "experts.gguf", experts=4)
+    fixtures.tiny_base(folder / "bytes.gguf", pre="llama-bpe", tied=True)
+    fixtures.tiny_recurrent(folder / "recurrent.gguf")
+    for name, one in ARCHITECTURES.items():
+        write_model(folder / f"of {name}.gguf", one, random_tensors(folder, one, 1))
+
+
+def heads(folder: Path, base: Path) -> None:
+    for kind in ("medusa", "hydra", "hydra++", "recurrent"):
+        for lm_head in ("base", "own", "draft_vocab"):
+            write(folder / f"{kind} {lm_head}.gguf", random_heads(kind, lm_head, heads=2, blocks=1), "q8_0")
+    for name, rank in (("streams", 8), ("shared", 0)):
+        write_heads(folder / f"{name}.gguf", random_streams(Base(base), layers=2, rank=rank))
+    fixtures.write_heads(folder / "tree.gguf", heads=2, blocks=1, lm_head="base", tree=[[0], [1], [0, 0]])
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for name in ("base", "heads"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    base = random_base(folder / "base.gguf", "llama", layers=3)
+    models(folder / "base")
+    heads(folder / "heads", base)
+    for path in (*folder.glob("base/*"), *folder.glob("heads/*")):
+        if path.suffix == ".gguf":
+            path.write_bytes(path.read_bytes()[: gguf.GGUFReader(path).data_offset])
+        else:
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()
