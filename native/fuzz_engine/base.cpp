@@ -4,6 +4,6 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     using namespace medusa;
     const MemoryFile file(data, size, weights);
-    guarded([&] { answer(std::make_shared<LlamaModel>(file.path(), 0, true, LoadProgress()), nullptr); });
+    guarded(true, [&] { answer(std::make_shared<LlamaModel>(file.path(), 0, true, LoadProgress()), nullptr); });
     return 0;
 }

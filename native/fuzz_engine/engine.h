@@ -13,8 +13,9 @@ namespace medusa {
 // An input is a header; the weights that it tells of are zero. Those of all seeds fit.
 constexpr size_t weights = 16 << 20;
 
-// Runs work(), which may throw Error, or fail an assertion of ggml's: that ends a process by design, with one line.
-void guarded(const std::function<void()>& work);
+// Runs work(), which may throw Error. may_assert: it may also fail an assertion of ggml's, which ends a process with
+// one line. A trial run finds that out for a model; heads have none.
+void guarded(bool may_assert, const std::function<void()>& work);
 
 // Three tokens after a prompt of three. Throws Error.
 void answer(const std::shared_ptr<LlamaModel>& model, const std::shared_ptr<Heads>& heads);

@@ -11,6 +11,7 @@ from pathlib import Path
 import fixtures
 import gguf
 from architectures import ARCHITECTURES
+from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.draft_heads import write_heads
 from random_bases import KINDS, random_base
 from random_heads import random_heads, random_streams, write
@@ -45,6 +46,17 @@ def heads(folder: Path, base: Path) -> None:
     fixtures.write_heads(folder / "tree.gguf", heads=2, blocks=1, lm_head="base", tree=[[0], [1], [0, 0]])
 
 
+def header(path: Path) -> bytes:
+    """With the draft vocabulary after it, if there is one: the zeros between are weights."""
+    reader, content = gguf.GGUFReader(path), path.read_bytes()
+    start = reader.data_offset
+    for tensor in reader.tensors:
+        if tensor.name == schema.D2T:
+            end = tensor.data_offset + tensor.n_bytes
+            return content[:start] + bytes(tensor.data_offset - start) + content[tensor.data_offset : end]
+    return content[:start]
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     for name in ("base", "heads"):
@@ -54,7 +66,7 @@ def main() -> None:
     heads(folder / "heads", base)
     for path in (*folder.glob("base/*"), *folder.glob("heads/*")):
         if path.suffix == ".gguf":
-            path.write_bytes(path.read_bytes()[: gguf.GGUFReader(path).data_offset])
+            path.write_bytes(header(path))
         else:
             path.unlink()
 
