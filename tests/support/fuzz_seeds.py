@@ -43,7 +43,8 @@ def heads(folder: Path, base: Path) -> None:
             write(folder / f"{kind} {lm_head}.gguf", random_heads(kind, lm_head, heads=2, blocks=1), "q8_0")
     for name, rank in (("streams", 8), ("shared", 0)):
         write_heads(folder / f"{name}.gguf", random_streams(Base(base), layers=2, rank=rank))
-    fixtures.write_heads(folder / "tree.gguf", heads=2, blocks=1, lm_head="base", tree=[[0], [1], [0, 0]])
+    accuracy, tree = [0.5, 0.2, 0.1, 0.4, 0.1, 0.1], [[0], [1], [0, 0]]
+    fixtures.write_heads(folder / "tree.gguf", heads=2, blocks=1, lm_head="base", accuracy=accuracy, tree=tree)
 
 
 def header(path: Path) -> bytes:
