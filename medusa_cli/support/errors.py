@@ -59,7 +59,7 @@ class WrongOption(OptionError):
 
 
 def does_not_load(what: str, error: Exception, remedy: str) -> MedusaError:
-    """Of a library. remedy: unless it is memory that lacks."""
+    """The error for a library. what: went wrong with it; remedy: what to do, unless memory is short."""
     if any(words in str(error).lower() for words in ("failed to map segment", "cannot allocate memory")):
         remedy = "no memory is left, close other programs"
     return MedusaError(f"{what} ({error}): {remedy}")

@@ -45,7 +45,7 @@ void on_log(ggml_log_level level, const char* text, void*) {
         return;
     last_log_error = text;
     while (!last_log_error.empty() && last_log_error.back() == '\n') last_log_error.pop_back();
-    // How libllama words it: "unable to allocate CUDA0 buffer", "std::bad_alloc"; the last is a thread too many.
+    // How libllama words it: "unable to allocate CUDA0 buffer", "std::bad_alloc"; the last for a thread.
     for (const char* word : {"allocat", "bad_alloc", "Resource temporarily unavailable"}) {
         if (last_log_error.find(word) != std::string::npos) last_allocation_error = last_log_error;
     }
@@ -56,7 +56,7 @@ void on_log(ggml_log_level level, const char* text, void*) {
 // What an assertion of ggml's says about the reason. device: the last error of a device, if any.
 const char* cause_of(std::string_view assertion, const std::string& device) {
     if (!device.empty()) return device.c_str();
-    for (const char* word : {"mem_buffer", "alloc"}) {
+    for (const char* word : {"mem_buffer", "failed to allocate"}) {
         if (assertion.find(word) != std::string_view::npos) return "no memory is left: close other programs";
     }
     return "the model file is damaged or not supported, or a device failed";

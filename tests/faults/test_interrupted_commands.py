@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +23,7 @@ import fixtures
 import numpy as np
 import pytest
 from hub_server import HubServer, Repo
-from interrupted import Place, Reference, Scenario, built, most_memory
+from interrupted import Place, Reference, Scenario, built, peak
 from safetensors.numpy import save_file
 
 pytestmark = [
@@ -179,11 +178,11 @@ def test_two_at_once(reference: Reference, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def taken_by_libraries() -> int:
     """Bytes of address space that it takes to load them: with less, they end the process themselves."""
-    code = "import medusa_cli.cli, numpy, medusa_cli.native as n; n.system_info(); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
-        watched = threading.Timer(2, process.communicate, [b"\n"])
-        watched.start()
-        return most_memory(process)
+    code = (
+        "import medusa_cli.cli, numpy, medusa_cli.native as n; n.system_info()"
+    code += "; print(open('/proc/self/status').read())"
+    )
+    return peak(subprocess.check_output([sys.executable, "-c", code], text=True))
 
 
 def test_no_memory(reference: Reference, taken_by_libraries: int, tmp_path: Path) -> None:

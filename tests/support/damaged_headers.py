@@ -50,6 +50,7 @@ VALUES = (
 )
 SECONDS_PER_FILE = 60
 WEIGHTS = 16 << 20
+"""Bytes, as in native/fuzz_engine/engine.h."""
 MEMORY = 1 << 30
 """Bytes that the process may add to what it has with the intact model."""
 

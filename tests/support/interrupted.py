@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 SOURCE = Path(__file__).with_name("faults.c")
 HOMES = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "HF_HOME", "TMPDIR")
@@ -96,13 +95,17 @@ class Place:
         return [path.relative_to(self.folder).as_posix() for path in found]
 
 
-def most_memory(process: subprocess.Popen[Any]) -> int:
-    """The largest address space that a process has while it runs, in bytes."""
+def peak(status: str) -> int:
+    """The largest address space that a process had, in bytes. status: what /proc says of it."""
+    return max((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmPeak:")), default=0)
+
+
+def _most_memory(process: subprocess.Popen[str]) -> int:
+    """peak() of a process, until it ends."""
     status, most = Path(f"/proc/{process.pid}/status"), 0
     while process.poll() is None:
         with suppress(FileNotFoundError):
-            peaks = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmPeak:")]
-            most = max([most, *(int(kilobytes) << 10 for kilobytes in peaks)])
+            most = max(most, peak(status.read_text()))
         time.sleep(0.01)
     return most
 
@@ -120,7 +123,7 @@ class Reference:
         log = folder.with_suffix(".log")
         process = self.place.start(LD_PRELOAD=library, FAULTS_LOG=log)
         with ThreadPoolExecutor(1) as watcher:
-            memory = watcher.submit(most_memory, process)
+            memory = watcher.submit(_most_memory, process)
             run = self.place.end(process)
         self.memory = memory.result()
         assert run.code == 0, run.said
