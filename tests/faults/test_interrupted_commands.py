@@ -178,10 +178,8 @@ def test_two_at_once(reference: Reference, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def taken_by_libraries() -> int:
     """Bytes of address space that it takes to load them: with less, they end the process themselves."""
-    code = (
-        "import medusa_cli.cli, numpy, medusa_cli.native as n; n.system_info()"
+    code = "import medusa_cli.cli, numpy, medusa_cli.native as n; n.system_info()"
     code += "; print(open('/proc/self/status').read())"
-    )
     return peak(subprocess.check_output([sys.executable, "-c", code], text=True))
 
 
