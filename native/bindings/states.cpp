@@ -15,16 +15,16 @@ std::optional<NewMatrix<float>> matrix(const std::vector<float>& values, size_t 
 
 void bind_states(nb::module_& m) {
     nb::class_<States>(m, "States", "What a model computes for a text of T tokens, float32.")
-        .def_ro("best", &States::best, "The argmax after each token.")
+        .def_ro("best", &States::best, "The argmax after each token that has outputs.")
         .def_ro("last_logits", &States::last_logits, "Behind the last token.")
         // The arrays own their numbers: they do not refer to the object, which a property's policy would keep alive.
         .def_prop_ro(
             "after_layers", [](const States& s) { return matrix(s.after_layers, s.tokens); }, nb::rv_policy::automatic,
             "[T, layers * n_embd] states after the tapped layers, side by side; None without one.")
         .def_prop_ro(
-            "post_norm", [](const States& s) { return matrix(s.post_norm, s.tokens); }, nb::rv_policy::automatic,
-            "[T, n_embd] states after the final norm; None, as best and last_logits are empty, where no outputs are\n"
-            "asked.");
+            "post_norm", [](const States& s) { return matrix(s.post_norm, s.best.size()); }, nb::rv_policy::automatic,
+            "[outputs, n_embd] states after the final norm; None, as best and last_logits are empty, where no outputs\n"
+            "are asked.");
     nb::class_<StatesReader>(m, "StatesReader", "Reads one text after another, each from an empty cache.")
         .def(nb::new_([](std::shared_ptr<LlamaModel> model, int longest, std::vector<int> tap_layers, bool outputs,
                          int n_threads) {
@@ -38,11 +38,11 @@ void bind_states(nb::module_& m) {
              "read.")
         .def(
             "read",
-            [](StatesReader& reader, const std::vector<Token>& tokens) {
+            [](StatesReader& reader, const std::vector<Token>& tokens, int outputs_from) {
                 const nb::gil_scoped_release released;
-                return reader.read(tokens);
+                return reader.read(tokens, outputs_from);
             },
-            "tokens"_a);
+            "tokens"_a, "outputs_from"_a = 0, "outputs_from: the first token that has outputs, where they are asked.");
 }
 
 }  // namespace medusa

@@ -33,24 +33,27 @@ StatesReader::StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::
     : tapped_(!tap_layers.empty()),
       outputs_(outputs),
       longest_(longest),
-      context_(std::move(model), sized(longest, std::move(tap_layers), outputs, threads)) {
-    context_.set_hidden(outputs);
-}
+      context_(std::move(model), sized(longest, std::move(tap_layers), outputs, threads)) {}
 
-States StatesReader::read(std::span<const Token> tokens) {
+States StatesReader::read(std::span<const Token> tokens, int outputs_from) {
     const int count = static_cast<int>(tokens.size());
     if (count < 1 || count > longest_) {
         throw Error("states: a text of " + std::to_string(count) + " tokens, not of 1 to " + std::to_string(longest_));
     }
+    if (outputs_from < 0 || outputs_from >= count) throw Error("states: no token has an output");
     context_.model().require_tokens(tokens, "states: ");
     context_.clear();
     States out;
     out.tokens = tokens.size();
     std::vector<BatchRow> rows;
-    const int width = outputs_ ? output_rows : context_.batch_size();
-    for (int begin = 0; begin < count; begin += width) {
+    const int first = outputs_ ? outputs_from : count;
+    for (int begin = 0, end = 0; begin < count; begin = end) {
+        // While states are asked for, libllama gives an output to every row.
+        const bool silent = begin < first;
+        end = silent ? std::min(begin + context_.batch_size(), first) : std::min(begin + output_rows, count);
+        context_.set_hidden(!silent);
         rows.clear();
-        for (int i = begin; i < std::min(begin + width, count); ++i) rows.push_back({tokens[i], i, sequence, outputs_});
+        for (int i = begin; i < end; ++i) rows.push_back({tokens[i], i, sequence, !silent});
         if (context_.decode(rows, nullptr) != DecodeStatus::ok) throw Error("states: the text could not be decoded");
         keep(rows, out);
     }
@@ -61,7 +64,7 @@ States StatesReader::read(std::span<const Token> tokens) {
 void StatesReader::keep(std::span<const BatchRow> rows, States& out) {
     for (int row = 0; row < static_cast<int>(rows.size()); ++row) {
         if (tapped_) append(context_.tapped(row), out.after_layers);
-        if (!outputs_) continue;
+        if (!rows[row].output) continue;
         append(context_.hidden(row), out.post_norm);
         out.best.push_back(argmax(context_.logits(row)));
     }

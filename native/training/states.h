@@ -12,8 +12,8 @@ namespace medusa {
 struct States {
     size_t tokens = 0;
     std::vector<float> after_layers;  // [tokens][tapped layers][n_embd]; empty where none are
-    // If outputs were requested, else empty:
-    std::vector<float> post_norm;    // [tokens][n_embd]
+    // If outputs were requested, else empty; of the tokens that have one:
+    std::vector<float> post_norm;    // [outputs][n_embd]
     std::vector<Token> best;         // the argmax after each token
     std::vector<float> last_logits;  // after the last token
 };
@@ -22,10 +22,11 @@ struct States {
 class StatesReader {
   public:
     // longest: most tokens in a text. tap_layers: from 0, not the last. outputs: the states after the final norm and
-    // what follows from them; each token then pays for the output matrix.
+    // what follows from them.
     StatesReader(std::shared_ptr<LlamaModel> model, int longest, std::vector<int> tap_layers, bool outputs,
                  Threads threads);
-    States read(std::span<const Token> tokens);
+    // outputs_from: the first token that has an output; each then pays for the output matrix.
+    States read(std::span<const Token> tokens, int outputs_from = 0);
 
   private:
     void keep(std::span<const BatchRow> rows, States& out);

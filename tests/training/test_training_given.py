@@ -176,8 +176,9 @@ def test_reading_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     class Reader:
         def __init__(self, *_: Any, **__: Any) -> None: ...
 
-        def read(self, tokens: list[int]) -> Any:
-            return type("Found", (), {"post_norm": np.zeros((len(tokens), model.n_embd), np.float32)})
+        def read(self, tokens: list[int], outputs_from: int) -> Any:
+            outputs = len(tokens) - outputs_from
+            return type("Found", (), {"post_norm": np.zeros((outputs, model.n_embd), np.float32)})
 
     def filled(name: str, stops: list[int]) -> list[int]:
         for stop in stops:

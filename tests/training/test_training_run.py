@@ -90,10 +90,10 @@ class States:
     def __init__(self, model: FakeModel, longest: int, **options: Any) -> None:
         self.model, self.longest = model, longest
 
-    def read(self, tokens: Sequence[int]) -> Any:
+    def read(self, tokens: Sequence[int], outputs_from: int = 0) -> Any:
         assert 0 < len(tokens) <= self.longest
         states = self.model.embedding[np.array(tokens) % self.model.n_vocab].astype(np.float32)
-        return SimpleNamespace(post_norm=states)
+        return SimpleNamespace(post_norm=states[outputs_from:])
 
 
 @pytest.fixture

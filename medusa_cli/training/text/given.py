@@ -103,12 +103,12 @@ class GivenTexts:
         if not prompt or len(prompt) > self.max_prompt:
             self.too_long += 1
             return
-        states = self.reader.read([*prompt, *tokens[:-1]]).post_norm
+        states = self.reader.read([*prompt, *tokens[:-1]], outputs_from=len(prompt) - 1).post_norm
         assert states is not None
         job = self.corpus.state.get("answers", 0)
         self.corpus.state["answers"] = job + 1
         text = Text(job, dialog.group, len(tokens), False, SOURCE, None, len(prompt))
-        self.filter.keep(text, prompt, tokens, np.asarray(states[len(prompt) - 1 :], np.float16))
+        self.filter.keep(text, prompt, tokens, np.asarray(states, np.float16))
 
 
 def rows_of(model: native.Model, messages: Sequence[Message], answer: str) -> tuple[list[int], list[int]]:
