@@ -9,6 +9,16 @@ struct FailedAssertion {};
 
 }  // namespace
 
+MemoryFile with_weights(const uint8_t* data, size_t size) {
+    std::vector<uint8_t> whole(data, data + size);
+    if (size >= pattern && data[size - 1] != 0) {
+        for (size_t added = 0; added < patterned; added += pattern) {
+            whole.insert(whole.end(), data + size - pattern, data + size);
+        }
+    }
+    return MemoryFile(whole.data(), whole.size(), weights);
+}
+
 void guarded(bool may_assert, const std::function<void()>& work) {
     initialise_backend();
     ggml_set_abort_callback([](const char*) { throw FailedAssertion(); });

@@ -10,8 +10,12 @@
 
 namespace medusa {
 
-// An input is a header; the weights that it tells of are zero. Those of all seeds fit.
+// An input is a header. Weights follow it: zeros, and before them, unless its last byte is a zero, its last bytes again
+// and again. Those of all seeds fit.
+constexpr size_t pattern = 64;
+constexpr size_t patterned = 1 << 20;
 constexpr size_t weights = 16 << 20;
+MemoryFile with_weights(const uint8_t* data, size_t size);
 
 // Runs work(), which may throw Error. may_assert: it may also fail an assertion of ggml's, which ends a process with
 // one line. A trial run finds that out for a model; heads have none.

@@ -49,7 +49,7 @@ VALUES = (
     struct.pack("<IIQ", gh.ARRAY, gh.STRING, 2) + gh.encode_string("ab") + struct.pack("<Q", 1) + b"\xff",
 )
 SECONDS_PER_FILE = 60
-WEIGHTS = 16 << 20
+PATTERN, PATTERNED, WEIGHTS = 64, 1 << 20, 16 << 20
 """Bytes, as in native/fuzz_engine/engine.h."""
 MEMORY = 1 << 30
 """Bytes that the process may add to what it has with the intact model."""
@@ -223,12 +223,14 @@ class Damage:
 
 @dataclass(frozen=True)
 class Input:
-    """What fuzzing found: a header, after which the weights are zero (native/fuzz_engine)."""
+    """What fuzzing found: a header, which weights follow as in native/fuzz_engine."""
 
     data: bytes
 
     def copy(self, number: int) -> bytes:
-        return self.data + bytes(WEIGHTS)
+        is_patterned = len(self.data) >= PATTERN and self.data[-1] != 0
+        repeated = self.data[-PATTERN:] * (PATTERNED // PATTERN) if is_patterned else b""
+        return self.data + repeated + bytes(WEIGHTS)
 
 
 def opened(kind: Kind, path: Path, base: Any) -> Iterator[tuple[str, Callable[[], object]]]:

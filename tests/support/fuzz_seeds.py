@@ -5,6 +5,7 @@ python tests/support/fuzz_seeds.py FOLDER    FOLDER/base, FOLDER/heads, and FOLD
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 
@@ -20,6 +21,13 @@ from stream_numpy import Base
 
 from medusa_cli import native
 
+PATTERNS = {
+    "": b"",
+    "noise": random.Random(1).randbytes(63) + b"\x01",
+    "nan": b"\xff" * 64,
+    "huge": b"\x7f\x7b" * 32,
+}
+"""Weights, where they are not zero (native/fuzz_engine/engine.h). Huge: close to the largest as F16, 1e36 as F32."""
 QUANTIZED = {"q8_0": 7, "q4_0": 2, "q5_1": 9}
 """libllama's numbers of file types."""
 
@@ -67,9 +75,9 @@ def main() -> None:
     heads(folder / "heads", base)
     for path in (*folder.glob("base/*"), *folder.glob("heads/*")):
         if path.suffix == ".gguf":
-            path.write_bytes(header(path))
-        else:
-            path.unlink()
+            for name, pattern in PATTERNS.items():
+                (path.parent / f"{path.stem}{name}").write_bytes(header(path) + pattern)
+        path.unlink()
 
 
 if __name__ == "__main__":
