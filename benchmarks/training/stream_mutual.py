@@ -97,7 +97,9 @@ class MutualContext(Context):
 class MutualStreams(Streams):
     """Main stream and streams side by side, layer by layer; forward() gives what read() came to."""
 
-    def read(self, top: TopLayers, entered: Tensor, pieces: Sequence[Piece]) -> MutualContext:
+    def read(self, top: TopLayers, entered: Tensor, drafting: Sequence[Piece]) -> MutualContext:
+        """In use, all rows of an answer have their streams: so has the last one here, which drafts nothing."""
+        pieces = [replace(piece, rows=piece.length - piece.first) for piece in drafting]
         lengths = [piece.length for piece in pieces]
 
         def picked(rows: Tensor) -> Tensor:
@@ -122,7 +124,11 @@ class MutualStreams(Streams):
             main = layer.leave(main, torch.cat(both), self.project)
             side = layer.leave(side, torch.cat(seen), self.project)
         said, drafted = (rms_norm(x, top.output_norm, top.shape.eps) for x in (picked(main), side))
-        return replace(empty, said=said, drafted=drafted.view(len(started), self.count, -1).transpose(0, 1))
+        by_text = zip(
+            drafted.view(len(started), self.count, -1).split([one.rows for one in pieces]), drafting, strict=True
+        )
+        kept = torch.cat([text[: piece.rows] for text, piece in by_text])
+        return replace(empty, said=said, drafted=kept.transpose(0, 1))
 
     def forward(self, top: TopLayers, context: Context, roots: Tensor | None) -> Tensor:
         assert isinstance(context, MutualContext)
@@ -265,7 +271,7 @@ def distance(material: Material, trained: Trained) -> Distance:
     for picked in text_batches(held.examples, RANKED_ROWS):
         _, said = drafted(held, trained.top, trained.streams, picked)
         assert said is not None
-        rows = torch.from_numpy(held.examples.rows)[picked.index]
+        rows = held.answer_rows(picked)
         came = torch.from_numpy(material.tokens[rows.numpy()]).long()
         parts.append(compare(held.source.states.gather(rows), said, output, came))
     return Distance.of(torch.cat(parts))

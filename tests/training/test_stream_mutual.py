@@ -47,8 +47,8 @@ def entering(rows: int) -> torch.Tensor:
 def one_mask(
     top: TopLayers, streams: Streams, entered: torch.Tensor, piece: Piece
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(said [rows, h], drafted [rows, streams, h]) of one text: equations 1 and 2 as one mask over all rows."""
-    starts = range(piece.first, piece.first + piece.rows)
+    """(said [to the end, h], drafted [rows, streams, h]) of one text: equations 1 and 2 as one mask over all rows."""
+    starts = range(piece.first, piece.length)
     rows = [(at, 0) for at in range(piece.length)] + [(at, j) for at in starts for j in range(1, COUNT + 1)]
 
     def sees(one: tuple[int, int], other: tuple[int, int]) -> bool:
@@ -67,7 +67,7 @@ def one_mask(
         weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
         x = layer.leave(x, torch.einsum("hqk,khd->qhd", weights, v).flatten(1), streams.project)
     x = rms_norm(x, top.output_norm, top.shape.eps)
-    return x[list(starts)], x[piece.length :].view(piece.rows, COUNT, -1)
+    return x[list(starts)], x[piece.length :].view(len(starts), COUNT, -1)[: piece.rows]
 
 
 @torch.no_grad()

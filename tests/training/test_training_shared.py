@@ -21,6 +21,7 @@ import torch
 from killed_training import SHARED_PHASES, tiny_model
 from medusa_cli.converters.gguf.header import read_header
 from medusa_cli.converters.heads.single_file import split
+from numpy.typing import NDArray
 from random_bases import HIDDEN, random_base
 from rich.console import Console
 from stream_reading import read_stream_heads
@@ -33,10 +34,14 @@ from medusa_cli.training import recipes, train
 from medusa_cli.training.backbone import merge
 from medusa_cli.training.backbone.layers import TopLayers
 from medusa_cli.training.backbone.shape import BaseTensors, read_shape
+from medusa_cli.training.backbone.states import BaseRows, Embeddings, TextData, whole_texts
+from medusa_cli.training.heads.rows import FileRows, TextRows
+from medusa_cli.training.loop import text_batches
 from medusa_cli.training.options import TrainOptions
 from medusa_cli.training.resuming import NEW_MODEL
-from medusa_cli.training.streams.fit import StreamsPlan, measure_rate
+from medusa_cli.training.streams.fit import StreamsFit, StreamsPlan, measure_rate
 from medusa_cli.training.streams.layers import Piece, Streams
+from medusa_cli.training.text.dataset import Span, examples_of
 
 CPU = torch.device("cpu")
 SHARED = recipes.SHARED_RECIPES["distill"]
@@ -75,7 +80,7 @@ def test_merged_layers_say_and_draft_what_the_adapted_ones_do(tmp_path: Path, ar
         context = streams.read(top, entered, pieces)
         said = top(entered, [9, 6], streams.adapters.project)
         assert context.said is not None
-        torch.testing.assert_close(context.said, torch.cat((said[4:9], said[9:11])))
+        torch.testing.assert_close(context.said, torch.cat((said[4:9], said[9:15])))
         drafted = streams(top, context, roots)
         after = bare(merged, bare.read(merged, entered, pieces), roots)
         torch.testing.assert_close(after, drafted, rtol=1e-3, atol=1e-3)
@@ -96,6 +101,27 @@ def test_the_streams_teach_the_base(tmp_path: Path) -> None:
     )
     streams(top, context, roots).square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.abs().max() > 0 for parameter in streams.factors())
+
+
+def test_the_base_learns_each_token_of_an_answer(tmp_path: Path) -> None:
+    """Also the one that ends it, behind which nothing is drafted."""
+    top, tokens, prompt = layers_of(random_base(tmp_path / "base.gguf", "llama"), 2), np.arange(8, 16), np.arange(3)
+    spans = [Span(0, 5, ""), Span(5, 3, "")]
+    recipe = replace(recipes.SHARED_RECIPES["truth"], root=False)
+    fit = StreamsFit(StreamsPlan("", "truth", 3, top.first, 0, 9, 128, "cpu", recipe), top, CPU)
+    output = torch.randn(40, HIDDEN, generator=torch.Generator().manual_seed(0))
+    texts = whole_texts(spans, dict.fromkeys((0, 5), prompt.astype(np.int32)), tokens.astype(np.int32))
+    states, source = Embeddings(texts, output.numpy()), TextRows(FileRows([np.zeros((8, HIDDEN), np.float16)], CPU))
+    examples = examples_of(tokens, spans, np.arange(40, dtype=np.int32), 3)
+
+    def loss(said: NDArray[np.int64]) -> float:
+        data = TextData(states, source, examples, output, BaseRows(said.astype(np.int32), output))
+        return float(fit._loss(data, next(text_batches(examples, 100))).detach())
+
+    for row in range(len(tokens)):
+        changed = tokens.copy()
+        changed[row] = 30
+        assert loss(changed) != pytest.approx(loss(tokens), abs=1e-4), row
 
 
 def test_the_rate_is_that_of_both(tmp_path: Path) -> None:

@@ -108,12 +108,11 @@ class JointFit(Loop):
         lengths = [len(text.fed) for text in whole]
         normed = self._forward(entered, lengths).split(lengths)
         answers = [states[text.answer_at :] for states, text in zip(normed, whole, strict=True)]
-        rows = torch.cat([torch.arange(text.span.start, text.span.start + text.span.length) for text in whole])
         teacher = None
         if self.plan.recipe.distils:  # without adapters, not the engine's states: nothing is learned from its rounding
             before = self._before(entered, lengths).split(lengths)
             teacher = torch.cat([states[text.answer_at :] for states, text in zip(before, whole, strict=True)])
-        said = torch.from_numpy(data.base.tokens[rows.numpy()])
+        said = torch.from_numpy(data.base.tokens[data.answer_rows(picked).numpy()])
         backbone = base_loss(torch.cat(answers), teacher, said, data.base.output)
         embeddings, sees_prompts = data.source.embeddings, self.heads.shape.sees_prompts
         inputs = HeadInputs(

@@ -191,6 +191,11 @@ class TextData:
         rows = np.concatenate([self.states.read(number) for number in numbers])
         return [self.states.texts[number] for number in numbers], torch.from_numpy(rows).to(self.output.device).float()
 
+    def answer_rows(self, picked: Picked) -> Tensor:
+        """[S] rows of the corpus: of all tokens of a batch of whole texts, also of those that end them."""
+        spans = [self.states.texts[number].span for number in self.examples.text_of(picked.firsts)]
+        return torch.cat([torch.arange(span.start, span.start + span.length) for span in spans])
+
     def base_loss(self, states: Tensor, rows: Tensor, distils: bool) -> Tensor:
         """Loss of the base's own states [R, h] at `rows` of the corpus, against the engine's, else against tokens."""
         assert self.base is not None

@@ -49,7 +49,7 @@ class StreamsPlan:
 
 def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) -> tuple[Tensor, Tensor | None]:
     """[streams, B, h] after the rows of one batch of whole texts, in bfloat16 if that is faster, and in shared mode
-    [B, h] of the base at these rows; both after the final norm."""
+    [answer_rows(), h] of the base; both after the final norm."""
     assert picked.lengths is not None
     texts, entered = data.entered(picked)
     pieces = [Piece(len(text.fed), text.answer_at, rows) for text, rows in zip(texts, picked.lengths, strict=True)]
@@ -90,7 +90,7 @@ class StreamsFit(Loop):
         if (task := self.plan.recipe.shared) is None:
             return loss
         assert said is not None
-        return task.weight * loss + data.base_loss(said, data.drafts.rows(picked), task.distils)
+        return task.weight * loss + data.base_loss(said, data.answer_rows(picked), task.distils)
 
 
 @torch.no_grad()

@@ -32,7 +32,8 @@ class Context:
     """What streams read from the main stream. states [B, h]: at the rows they start from, before the lowest layer.
 
     keys, values: of each layer, for all rows of all texts; pieces: the texts', in order. B: sum of their rows. said
-    [B, h]: the main stream's result at these rows, after the final norm; None if nobody asked.
+    [S, h]: the main stream's result from each text's first such row to its end, after the final norm; None if nobody
+    asked.
     """
 
     states: Tensor
@@ -53,9 +54,8 @@ def read_context(
     """Runs the main stream. entered [R, h]: what the lowest layer reads, for whole texts. to_the_end: for `said`."""
     lengths = [piece.length for piece in pieces]
 
-    def picked(rows: Tensor) -> Tensor:
-        texts = zip(rows.split(lengths), pieces, strict=True)
-        return torch.cat([text[piece.first : piece.first + piece.rows] for text, piece in texts])
+    def later(rows: Tensor) -> list[Tensor]:
+        return [text[piece.first :] for text, piece in zip(rows.split(lengths), pieces, strict=True)]
 
     rotations, x = top.rotations(lengths, entered.device), entered
     keys, values = [], []
@@ -66,8 +66,9 @@ def read_context(
         if to_the_end or layer is not top.layers[-1]:
             texts = zip(*(part.split(lengths) for part in (q, k, v)), strict=True)
             x = layer.leave(x, torch.cat([layer.attend(*text) for text in texts]), project)
-    said = rms_norm(picked(x), top.output_norm, top.shape.eps) if to_the_end else None
-    return Context(picked(entered), keys, values, pieces, said)
+    said = rms_norm(torch.cat(later(x)), top.output_norm, top.shape.eps) if to_the_end else None
+    started = torch.cat([text[: piece.rows] for text, piece in zip(later(entered), pieces, strict=True)])
+    return Context(started, keys, values, pieces, said)
 
 
 class Streams(nn.Module):
