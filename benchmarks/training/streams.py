@@ -210,28 +210,50 @@ def read_batches(data: TextData, plan: StreamsPlan, steps: int) -> None:
 def train_streams(
     material: Material, arguments: argparse.Namespace, recipe: StreamsRecipe, make: type[Streams] = Streams
 ) -> Trained:
-    """arguments: work, layers, heads and seconds are read. make: the streams that are trained."""
-    tensors = BaseTensors(material.base.path)
-    decoder = read_shape(tensors.header)
-    top = TopLayers(tensors, decoder, len(decoder.layers) - arguments.layers, CPU)
+    """On the teacher's distribution, for so much CPU time. arguments: work, layers, heads and seconds are read. make:
+    the streams that are trained."""
+    top = top_layers(material.base, arguments.layers)
     begin = time.process_time()
     data = read_data(material, arguments, top)
-    train = data["train"]
-    if recipe.shared is not None:
-        whole = torch.from_numpy(output_rows(material.base, np.arange(material.base.n_vocab)))
-        train = replace(train, base=BaseRows(material.tokens, whole.to(material.output.dtype)))
+    train = with_base(data["train"], material) if recipe.shared is not None else data["train"]
     plan = StreamsPlan("", "teacher", arguments.heads, top.first, 0, 1 << 20, recipe.batch, "cpu", recipe)
     read_batches(train, plan, TRIAL_STEPS + 1)
     reading, trial = time.process_time() - begin, StreamsFit(plan, top, CPU, make)
     steps = steps_in(arguments.seconds, lambda should_stop: trial.run(train, should_stop=should_stop))
+    return fitted(material, data, train, replace(plan, steps=steps), top, make, reading)
+
+
+def top_layers(base: BaseModel, count: int | None = None) -> TopLayers:
+    """The topmost `count` layers; None: all, with the embeddings before them."""
+    tensors = BaseTensors(base.path)
+    decoder = read_shape(tensors.header)
+    return TopLayers(tensors, decoder, 0 if count is None else len(decoder.layers) - count, CPU)
+
+
+def with_base(train: TextData, material: Material) -> TextData:
+    """For a base that learns, too."""
+    whole = torch.from_numpy(output_rows(material.base, np.arange(material.base.n_vocab)))
+    return replace(train, base=BaseRows(material.tokens, whole.to(material.output.dtype)))
+
+
+def fitted(
+    material: Material,
+    data: dict[str, TextData],
+    train: TextData,
+    plan: StreamsPlan,
+    top: TopLayers,
+    make: type[Streams],
+    reading: float = 0.0,
+) -> Trained:
+    """Trained by `plan` on `train`. data: of read_data(); reading: CPU time that reading states took already."""
     begin = time.process_time()
-    read_batches(train, plan, steps)
+    read_batches(train, plan, plan.steps)
     reading += time.process_time() - begin
-    fit, begin = StreamsFit(replace(plan, steps=steps), top, CPU, make), time.process_time()
-    fit.run(train, on_step=lambda step, loss: told(step, steps, loss))
+    fit, begin = StreamsFit(plan, top, CPU, make), time.process_time()
+    fit.run(train, on_step=lambda step, loss: told(step, plan.steps, loss))
     spent = time.process_time() - begin
     exact = [replace(data[name], output=material.output.float()) for name in ("held", "asked")]
-    return Trained(top, fit.streams, exact[0], exact[1], steps * plan.batch, spent, reading)
+    return Trained(top, fit.streams, exact[0], exact[1], plan.steps * plan.batch, spent, reading)
 
 
 def told(step: int, steps: int, loss: float) -> None:
