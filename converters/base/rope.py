@@ -124,13 +124,15 @@ def llama3_factors(rope: Rope, dimensions: int) -> NDArray[np.float32]:
     original = rope.number("original_max_position_embeddings", 8192)
     if high <= low:
         raise MedusaError(f"{rope.where}: high_freq_factor of the rope scaling is not above low_freq_factor")
+    # As llama.cpp does it: frequencies in float32, everything else in float64. NumPy's own powers of float32 differ in
+    # their last bit between processors.
     exponents = np.arange(0, dimensions, 2, dtype=np.float32) / np.float32(dimensions)
-    frequencies = np.float32(1) / np.float32(rope.theta) ** exponents
-    wavelengths = np.float32(2 * math.pi) / frequencies
-    smooth = (np.float32(original) / wavelengths - np.float32(low)) / np.float32(high - low)
-    blended = 1 / ((1 - smooth) / np.float32(factor) + smooth)
-    longest = np.where(wavelengths > original / low, np.float32(factor), blended)
-    return np.where(wavelengths < original / high, np.float32(1), longest).astype(np.float32)
+    powers = np.array([rope.theta ** float(exponent) for exponent in exponents], np.float32)
+    wavelengths = 2 * math.pi / (np.float32(1) / powers).astype(np.float64)
+    smooth = (original / wavelengths - low) / (high - low)
+    blended = 1 / ((1 - smooth) / factor + smooth)
+    longest = np.where(wavelengths > original / low, factor, blended)
+    return np.where(wavelengths < original / high, 1, longest).astype(np.float32)
 
 
 def longrope_attention_factor(rope: Rope, context_length: int, original: int) -> float:
