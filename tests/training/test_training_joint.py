@@ -129,7 +129,8 @@ def test_a_new_model_with_heads_in_one_file(tmp_path: Path, base: Path, kind: An
     begun, ended = record["held_out"]
     assert (begun["step"], ended["step"]) == (0, steps)
     assert abs(begun["kl"]) < 1e-6 < ended["kl"]
-    assert begun["perplexity"] == begun["base_perplexity"]
+    # compare() normalizes ln p again for the new model: on some processors its last bit moves.
+    assert begun["perplexity"] == pytest.approx(begun["base_perplexity"], rel=1e-6)
     assert "The model was changed" in said(given)
     assert set(record["heads_alone"]) == {"4", "8", "16"}
     assert f"and {record['heads_alone']['8']:.2f} for the heads alone on the unchanged model" in said(given)
