@@ -122,23 +122,6 @@ class Lossless:
             raise MedusaError(f"{unexplained} texts differ from plain decoding")
 
 
-TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "cities": (("country", "river", "mayor"), ("population", "area", "height")),
-    "books": (("author", "language", "publisher"), ("pages", "year", "price")),
-    "players": (("team", "position", "country"), ("age", "goals", "salary")),
-    "films": (("director", "genre", "studio"), ("year", "length", "budget")),
-    "orders": (("customer", "product", "city"), ("amount", "price", "weight")),
-    "trains": (("operator", "origin", "colour"), ("speed", "seats", "year")),
-    "hotels": (("city", "owner", "view"), ("rooms", "stars", "price")),
-    "lakes": (("country", "fish", "island"), ("depth", "area", "length")),
-    "songs": (("singer", "album", "genre"), ("year", "length", "plays")),
-    "dogs": (("breed", "owner", "colour"), ("age", "weight", "height")),
-    "schools": (("city", "head", "language"), ("pupils", "rooms", "year")),
-    "planes": (("airline", "maker", "home"), ("seats", "range", "age")),
-}
-"""Columns of text and of numbers."""
-
-
 def parser() -> ArgumentParser:
     return common.parser(__doc__, Loops, Lossless)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from medusa_cli.decoding.tree_search import Choice
-from medusa_cli.training.backbone.layers import Layer, Project, TopLayers, plain, rms_norm
+from medusa_cli.training.backbone.layers import Layer, Project, Rotation, TopLayers, plain, rms_norm
 from medusa_cli.training.streams.layers import Streams
 
 NOTHING = -1
@@ -64,16 +64,16 @@ class OnePass:
         among = ancestors(parents)
         at = self.length + among.sum(dim=1) - 1
         sees = torch.cat((torch.ones(len(tokens), self.length, dtype=torch.bool), among), dim=1)
-        x, positions, self._new = model.embedded(tokens), at, []
+        x, rotations, self._new = model.embedded(tokens), model.rotations_at(at), []
         for number, layer in enumerate(model.layers):
             if number == self.first:
                 side = x[list(drafting), None] + self.streams.stored_embedding()
                 ahead = torch.arange(1, count + 1)
-                positions = torch.cat((at, (at[list(drafting), None] + ahead).flatten()))
+                rotations = model.rotations_at(torch.cat((at, (at[list(drafting), None] + ahead).flatten())))
                 sees = self._with_streams(sees, drafting)
                 x = torch.cat((x, side.flatten(0, 1)))
             project = self.streams.project if number >= self.first else plain
-            x = self._through(layer, number, x, positions, sees, project, len(tokens))
+            x = self._through(layer, number, x, rotations[layer.of.rope], sees, project, len(tokens))
         said, drafted = rms_norm(x, model.output_norm, model.shape.eps).split((len(tokens), len(x) - len(tokens)))
         return Passed(said, drafted.view(len(drafting), count, -1))
 
@@ -119,10 +119,10 @@ class OnePass:
         return torch.cat((torch.cat((sees, of_row), dim=1), torch.cat((theirs, own), dim=1)))
 
     def _through(
-        self, layer: Layer, number: int, x: Tensor, positions: Tensor, sees: Tensor, project: Project, rows: int
+        self, layer: Layer, number: int, x: Tensor, rotation: Rotation, sees: Tensor, project: Project, rows: int
     ) -> Tensor:
         """One layer. rows: how many of x are the text's own, whose keys and values may be kept."""
-        q, k, v = layer.attention_parts(x, self.model.rotations_at(positions)[layer.of.rope], project)
+        q, k, v = layer.attention_parts(x, rotation, project)
         self._new.append((k[:rows], v[:rows]))
         group = q.shape[1] // k.shape[1]
         past_k, past_v = self.cache[number]

@@ -287,8 +287,11 @@ def shares(material: Material, top: TopLayers) -> dict[str, float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    names = [row.name for row in ROWS]
-    parser = options(__doc__, seconds=120, tokens=148000)
+    return row_options(options(__doc__, seconds=120, tokens=148000), [row.name for row in ROWS])
+
+
+def row_options(parser: argparse.ArgumentParser, names: list[str]) -> argparse.ArgumentParser:
+    """With what trains and shows rows of these names."""
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--only", nargs="*", choices=names, default=names)

@@ -2,7 +2,7 @@
 
     python benchmarks/queries.py make FOLDER
     python benchmarks/training/stream_task.py MODEL --text WORK/*/text --data FOLDER/test.jsonl --work FOLDER
-        --results FILE [--steps 1800] [--layers 8] [--heads 4] [--questions 300] [--only NAME ...]
+        --results FILE [--steps 450] [--layers 4] [--heads 4] [--questions 300] [--only NAME ...]
     python benchmarks/training/stream_task.py MODEL --results FILE --table [--pass-ms 1:2.99 4:4.28 ...]
 
 --text: of a training with `--answers given` from FOLDER/train.jsonl. Each row trains the same layers with the same
@@ -27,7 +27,7 @@ import torch
 from one_pass import OnePass
 from rich.console import Console
 from rich.table import Table
-from stream_mutual import MutualStreams, column_ms, pass_time, shares, step_ms
+from stream_mutual import MutualStreams, column_ms, row_options, shares, step_ms
 from streams import (
     Material,
     Trained,
@@ -111,14 +111,9 @@ def answers(row: Row, material: Material, trained: Trained, tree: Sequence[Choic
 
 
 def parser() -> argparse.ArgumentParser:
-    names = [row.name for row in ROWS]
-    parser = options(__doc__, seconds=0, tokens=60000)
-    parser.add_argument("--steps", type=int, default=1800)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--heads", type=int, default=4)
+    parser = row_options(options(__doc__, seconds=0, tokens=60000), [row.name for row in ROWS])
+    parser.add_argument("--steps", type=int, default=450)
     parser.add_argument("--questions", type=int, default=300)
-    parser.add_argument("--only", nargs="*", choices=names, default=names)
-    parser.add_argument("--pass-ms", type=pass_time, nargs="+", default=[], metavar="TOKENS:MS")
     return parser
 
 

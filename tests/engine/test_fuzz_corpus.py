@@ -24,7 +24,7 @@ def test_inputs_are_answered_from_or_refused_in_one_line(kind: Kind, tmp_path: P
             if content is not None:
                 data = content.read()
                 for name, pattern in PATTERNS.items():
-                    (folder / f"{Path(member.name).name}{name}").write_bytes(data + pattern)
+                    (folder / f"{Path(member.name).name} {name}").write_bytes(data + pattern)
     inputs = len(list(folder.iterdir()))
     assert inputs > 10
     assert run(kind, tmp_path, 1 + inputs) == []  # base.gguf is one of the files, too

@@ -22,12 +22,12 @@ from stream_numpy import Base
 from medusa_cli import native
 
 PATTERNS = {
-    "": b"",
+    "zeros": b"",
     "noise": random.Random(1).randbytes(63) + b"\x01",
     "nan": b"\xff" * 64,
     "huge": b"\x7f\x7b" * 32,
 }
-"""Weights, where they are not zero (native/fuzz_engine/engine.h). Huge: close to the largest as F16, 1e36 as F32."""
+"""Ends of inputs, which their weights repeat (native/fuzz_engine/engine.h). Huge: near the largest F16, 1e36 as F32."""
 QUANTIZED = {"q8_0": 7, "q4_0": 2, "q5_1": 9}
 """libllama's numbers of file types."""
 
@@ -75,8 +75,9 @@ def main() -> None:
     heads(folder / "heads", base)
     for path in (*folder.glob("base/*"), *folder.glob("heads/*")):
         if path.suffix == ".gguf":
+            content = header(path)
             for name, pattern in PATTERNS.items():
-                (path.parent / f"{path.stem}{name}").write_bytes(header(path) + pattern)
+                (path.parent / f"{path.stem} {name}").write_bytes(content + pattern)
         path.unlink()
 
 
