@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .shape import BIASES, MATRICES, NORMS, OPTIONAL_NORMS, ROPE_FACTORS, BaseTensors, DecoderShape, LayerShape, Rope
+
+SHORT_TEXT = 256
+"""Rows up to which products of whole matrices are faster on a CPU than torch's flash attention and its gradient."""
 
 Project = Callable[[str, Tensor, Tensor], Tensor]
 """(name of a matrix, its weight [out, in], input [R, in]) -> [R, out]; the place for adapters."""
@@ -24,6 +28,38 @@ def plain(name: str, weight: Tensor, x: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return functional.rms_norm(x.float(), (x.shape[-1],), weight, eps)
+
+
+def as_autocast(x: Tensor) -> Tensor:
+    """x in the type of autocast's products, if it is on: what several products read is converted once."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+class Dropout(torch.autograd.Function):
+    """x with zeros, each with a given probability (to one part in 32,768); what is left is not scaled.
+
+    The bits of several masks come from one draw of torch's generator: torch's own dropout, which draws for each
+    element, took a fifth of a step on a CPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        bits, kind = 8 * x.element_size(), {2: torch.int16, 4: torch.int32}[x.element_size()]
+        draws = torch.empty(-(-x.numel() * bits // 64), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        number = draws.view(kind)[: x.numel()].view(x.shape).bitwise_right_shift_(1)
+        limit = round((1 - probability) * 2 ** (bits - 1)) - 2 ** (bits - 2)
+        kept = number.sub_(limit).bitwise_right_shift_(bits - 1)  # all bits of a number below the limit, else none
+        ctx.save_for_backward(kept)
+        return Dropout.masked(x, kept)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return Dropout.masked(gradient, *ctx.saved_tensors), None
+
+    @staticmethod
+    def masked(x: Tensor, kept: Tensor) -> Tensor:
+        return (x.view(kept.dtype) & kept).view(x.dtype)
 
 
 class Rotation:
@@ -63,6 +99,7 @@ class Layer(nn.Module):
             for name in names
             if tensors.has(f"blk.{number}.{name}")
         }
+        self._rounded: dict[str, Tensor] = {}  # weights as autocast wants them, which keeps none of frozen ones
 
     def forward(self, x: Tensor, lengths: Sequence[int], rotation: Rotation, project: Project = plain) -> Tensor:
         """x [R, hidden]: rows of texts of `lengths`, in order; rotation: of these rows."""
@@ -74,7 +111,7 @@ class Layer(nn.Module):
         w = self.weights
         y = self._linear("attn_output", attended, project)
         x = x + (self._norm(y, "post_attention_norm") if "post_attention_norm.weight" in w else y)
-        y = self._norm(x, "ffn_norm")
+        y = as_autocast(self._norm(x, "ffn_norm"))
         gate = self._linear("ffn_gate", y, project)
         gate = functional.gelu(gate, approximate="tanh") if self.shape.gelu else functional.silu(gate)
         y = self._linear("ffn_down", gate * self._linear("ffn_up", y, project), project)
@@ -82,7 +119,7 @@ class Layer(nn.Module):
 
     def attention_parts(self, x: Tensor, rotation: Rotation, project: Project = plain) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [R, heads, head_size], keys and values [R, heads_kv, head_size] of x [R, hidden]."""
-        shape, rows, x = self.shape, len(x), self._norm(x, "attn_norm")
+        shape, rows, x = self.shape, len(x), as_autocast(self._norm(x, "attn_norm"))
         q = self._linear("attn_q", x, project).view(rows, shape.heads, shape.head_size)
         k = self._linear("attn_k", x, project).view(rows, shape.heads_kv, shape.head_size)
         v = self._linear("attn_v", x, project).view(rows, shape.heads_kv, shape.head_size)
@@ -93,6 +130,8 @@ class Layer(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Causal attention within one text: [T, heads, head_size] each -> [T, heads * head_size]."""
         window, mask = self.of.window, None
+        if len(q) <= SHORT_TEXT and (window is None or len(q) <= window) and q.device.type == "cpu":
+            return self._attend_short(q, k, v)
         if window is not None and len(q) > window:
             ones = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device)
             mask = ones.tril() & ~ones.tril(-window)
@@ -102,8 +141,24 @@ class Layer(nn.Module):
         )
         return out[0].transpose(0, 1).flatten(1)
 
+    def _attend_short(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The same by whole matrices of scores."""
+        rows, of_a_key = len(q), self.shape.heads // self.shape.heads_kv
+        q = q.view(rows, self.shape.heads_kv, of_a_key, -1).permute(1, 2, 0, 3).flatten(1, 2)
+        k, v = k.transpose(0, 1), v.transpose(0, 1)  # [heads_kv, T, head_size]
+        scores = (q @ k.transpose(1, 2)).float() * self.shape.query_scale
+        later = torch.ones(rows, rows, dtype=torch.bool).triu(1).repeat(of_a_key, 1)
+        weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1)
+        out = (weights.to(v.dtype) @ v).unflatten(1, (of_a_key, rows))
+        return out.permute(2, 0, 1, 3).flatten(1)
+
     def _linear(self, part: str, x: Tensor, project: Project) -> Tensor:
-        y = project(f"blk.{self.number}.{part}", self.weights[f"{part}.weight"], x)
+        weight, x = self.weights[f"{part}.weight"], as_autocast(x)
+        if x.dtype != weight.dtype:
+            if part not in self._rounded:
+                self._rounded[part] = weight.to(x.dtype)
+            weight = self._rounded[part]
+        y = project(f"blk.{self.number}.{part}", weight, x)
         bias = self.weights.get(f"{part}.bias")
         return y if bias is None else y + bias
 
@@ -178,8 +233,10 @@ class Adapters(nn.Module):
     def project(self, name: str, weight: Tensor, x: Tensor) -> Tensor:
         """A Project that includes what was learned."""
         a, b = self.matrices(name)
-        dropped = functional.dropout(x, self.dropout, self.training)
-        return functional.linear(x, weight) + functional.linear(functional.linear(dropped, a), b) * self.scale
+        y, scale = functional.linear(x, weight), self.scale
+        if self.training and self.dropout:
+            x, scale = Dropout.apply(x, self.dropout), scale / (1 - self.dropout)
+        return y + functional.linear(functional.linear(x, a) * scale, b)
 
     def names(self) -> list[str]:
         """blk.{layer}.{part} for all matrices."""
