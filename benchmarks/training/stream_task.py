@@ -2,7 +2,7 @@
 
     python benchmarks/queries.py make FOLDER
     python benchmarks/training/stream_task.py MODEL --text WORK/*/text --data FOLDER/test.jsonl --work FOLDER
-        --results FILE [--steps 450] [--layers 4] [--heads 4] [--questions 300] [--only NAME ...]
+        --results FILE [--steps 450] [--layers 4] [--heads 4] [--questions 300] [--seed 0] [--only NAME ...]
     python benchmarks/training/stream_task.py MODEL --results FILE --table [--pass-ms 1:2.99 4:4.28 ...]
 
 --text: of a training with `--answers given` from FOLDER/train.jsonl. Each row trains the same layers with the same
@@ -86,7 +86,8 @@ def read_questions(model: native.Model, path: Path, count: int) -> Asked:
 def train(row: Row, material: Material, arguments: argparse.Namespace) -> Trained:
     top = top_layers(material.base, arguments.layers)
     recipe = replace(SHARED_RECIPES["truth"], root=False, shared=SharedTask(distils=False, weight=row.weight))
-    plan = StreamsPlan("", "truth", arguments.heads, top.first, 0, arguments.steps, recipe.batch, "cpu", recipe)
+    seed, steps = arguments.seed, arguments.steps
+    plan = StreamsPlan("", "truth", arguments.heads, top.first, seed, steps, recipe.batch, "cpu", recipe)
     data = read_data(material, arguments, top)
     kind = MutualStreams if row.mutual else Streams
     return fitted(material, data, with_base(data["train"], material), plan, top, kind)
@@ -114,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     parser = row_options(options(__doc__, seconds=0, tokens=60000), [row.name for row in ROWS])
     parser.add_argument("--steps", type=int, default=450)
     parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
@@ -128,8 +130,7 @@ def main() -> None:
     path = references.resolve(arguments.model, Console(stderr=True)).path
     arguments.work.mkdir(parents=True, exist_ok=True)
     asked = read_questions(native.Model(str(path), n_gpu_layers=0), arguments.data, arguments.questions)
-    material = read_material(path, arguments, [(prompt, answer) for prompt, answer, _ in asked])
-    material = replace(material, source=replace(material.source, teacher=None))  # the given tokens are learned
+    material = read_material(path, arguments, [(prompt, answer) for prompt, answer, _ in asked], taught=False)
     for row in ROWS:
         if row.name in arguments.only and row.name not in done:
             trained = train(row, material, arguments)

@@ -107,7 +107,10 @@ def answer(path: Path, data: Path, kept: Path) -> list[tuple[list[int], list[int
     return found
 
 
-def read_material(path: Path, arguments: argparse.Namespace, answered: list[tuple[list[int], list[int]]]) -> Material:
+def read_material(
+    path: Path, arguments: argparse.Namespace, answered: list[tuple[list[int], list[int]]], *, taught: bool = True
+) -> Material:
+    """taught: by the model's own probabilities, else by the text."""
     base = read_base(path)
     corpus = Corpus(arguments.text, base.n_embd)
     split, tokens = dataset.split_texts(corpus.texts, arguments.tokens), corpus.load_tokens()
@@ -115,7 +118,7 @@ def read_material(path: Path, arguments: argparse.Namespace, answered: list[tupl
     output = torch.from_numpy(output_rows(base, d2t)).to(matmul_dtype(CPU))
     states = FileRows(corpus.open_states(), CPU)
     rows = max(span.start + span.length for span in split.train)
-    teacher = teacher_rows(arguments.work, states, rows, d2t, output)
+    teacher = teacher_rows(arguments.work, states, rows, d2t, output) if taught else None
     starts = np.cumsum([0, *(text.length for text in corpus.texts)])[:-1].tolist()
     long = [(prompt, said) for prompt, said in answered if len(said) > arguments.heads]
     ends = np.cumsum([0, *(len(said) for _, said in long)]).tolist()
