@@ -58,7 +58,8 @@ def chat(
     from medusa_cli.support.files import valid_text
 
     opened = open_engine(model, engine, draft, console.messages(), seeded=settings.is_seed(sampling.seed))
-    chosen = settings.from_options(sampling, draft, CHAT_TEMPERATURE, opened.sampling, stop_loops=True)
+    temperature = settings.chat_temperature(opened.name)
+    chosen = settings.from_options(sampling, draft, temperature, opened.sampling, stop_loops=True)
     # Shown before the first message is typed, not after.
     opened.chat_tokens([{"role": "user", "content": "Hello"}])
     reader = open_reader(list(COMMANDS))

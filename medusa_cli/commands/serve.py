@@ -107,7 +107,7 @@ def serve(
         if opened.width:
             running, what = life.build(opened, {}, **told), "/v1/embeddings for programs"
         else:
-            usual = opened.sampling_defaults.get("temperature", CHAT_TEMPERATURE)
+            usual = opened.sampling_defaults.get("temperature", settings.chat_temperature(opened.name))
             chosen = settings.from_options(sampling, draft, usual)
             defaults = {**answer_defaults(sampling, draft), "temperature": chosen.temperature}
             running, what = life.build(opened, defaults, **told), "a chat page, and /v1 for programs"

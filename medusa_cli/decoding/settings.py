@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_cli.decoding import structure
 from medusa_cli.decoding.fields import Field, fields
-from medusa_cli.decoding.options import MAX_SEED, AcceptKind, DraftOptions, SamplingOptions
+from medusa_cli.decoding.options import CHAT_TEMPERATURE, MAX_SEED, AcceptKind, DraftOptions, SamplingOptions
 from medusa_cli.decoding.thinking import Thinking
+from medusa_cli.models import demo
 from medusa_cli.support.errors import MedusaError, WrongOption
 
 if TYPE_CHECKING:
@@ -172,6 +173,11 @@ def _checked(found: Any, option: Field) -> float | None:
     if option.kind is int:
         return int(found) if found == int(found) else None
     return float(f"{found:.6g}")  # 0.6 for a file's 0.6000000238
+
+
+def chat_temperature(model: str) -> float:
+    """The default in a chat and on the server, by the model's name, if its file has none."""
+    return demo.CHAT_TEMPERATURE if model == demo.DEMO else CHAT_TEMPERATURE
 
 
 def from_options(

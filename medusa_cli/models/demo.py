@@ -29,6 +29,9 @@ POLL = 0.5
 SAMPLING = {"general.sampling.penalty_repeat": 1.1}
 """What its file would say about sampling if it said anything: without a penalty, most answers never end."""
 
+CHAT_TEMPERATURE = 0.4
+"""In chats and on the server: at 0.7, it gets more of what it knows wrong."""
+
 
 def demo_base(console: Console, asset: Asset = DEMO_BASE) -> Path:
     """The demo's base model: MEDUSA_DEMO_MODEL if set, else the cached file, fetched first when it is missing."""

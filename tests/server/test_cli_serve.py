@@ -58,13 +58,15 @@ def test_options_are_defaults_of_requests(started: SimpleNamespace) -> None:
     assert started.model["repeatable"] is True
     assert (started.model["no_spec"], started.model["ctx_size"]) == (True, 512)
     assert invoke("serve", "demo", "--port", "0")[0] == 0
+    assert started.server.defaults == {"temperature": 0.4}
+    assert invoke("serve", "other.gguf", "--port", "0")[0] == 0
     assert started.server.defaults == {"temperature": 0.7}
 
 
 def test_an_option_that_switches_off_is_a_default_too(started: SimpleNamespace) -> None:
     options = ("--top-k", "0", "--no-stop-loops", "--min-p", "0")
     assert invoke("serve", "demo", "--port", "0", *options)[0] == 0
-    assert started.server.defaults == {"temperature": 0.7, "top_k": 0, "stop_loops": False, "min_p": 0.0}
+    assert started.server.defaults == {"temperature": 0.4, "top_k": 0, "stop_loops": False, "min_p": 0.0}
 
 
 def test_the_model_s_own_temperature_is_the_default(started: SimpleNamespace) -> None:
