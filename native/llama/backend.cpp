@@ -137,6 +137,17 @@ void initialise_backend() {
     last_device_error.clear();
 }
 
+bool keeps_amx_buffers() {
+    const auto device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    const auto types = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts"));
+    if (!types) return false;
+    for (auto type = types(device); type && *type; ++type) {
+        if (std::string(ggml_backend_buft_name(*type)) == "AMX") return true;
+    }
+    return false;
+}
+
 void forward_log(bool wanted) {
     forwards_log = wanted;
 }

@@ -18,6 +18,10 @@ void initialise_backend();
 // Another module of the process did so and has the log: this only takes over the kernels it has chosen.
 void backend_is_initialised();
 
+// Whether ggml's AMX kernels could not be removed, as in a build that does not export what that takes: models are then
+// loaded without any of ggml's own buffers. Needs a CPU backend.
+bool keeps_amx_buffers();
+
 // Whether what libllama says also goes to whoever read its log before us, on the thread that says it.
 void forward_log(bool wanted);
 

@@ -152,7 +152,7 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     explain_bus_errors();
     auto params = llama_model_default_params();
     params.n_gpu_layers = gpu_layers;
-    params.use_extra_bufts = repack;
+    params.use_extra_bufts = repack && !keeps_amx_buffers();
     params.load_mtp = next_layers;
     // For weights that stay on the CPU: a GPU's pinned host buffer would take precedence over the kernels' own, and no
     // GPU may be visible when nothing is offloaded.
