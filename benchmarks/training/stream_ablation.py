@@ -37,7 +37,7 @@ from streams import (
     train_streams,
     trained_row,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from medusa_cli.decoding.tree_search import RANKS, accuracy_table, greedy_tree, simulate
@@ -49,6 +49,7 @@ from medusa_cli.training.streams.layers import Context, Piece, Streams, read_con
 
 TOP_K = (1, 2, 3, 5, RANKS)
 ALIKE_TEXTS = 12
+ROOT_RANK = 64
 NONE_LEFT = 3
 
 
@@ -69,6 +70,29 @@ class TurnedStreams(Streams):
         return super()._attend(layer, (q, k, turned.to(v.dtype)), context, number)
 
 
+class RootMatrixStreams(Streams):
+    """The root's embedding enters through a matrix of low rank instead of one factor per element."""
+
+    def __init__(self, top: TopLayers, count: int, recipe: StreamsRecipe) -> None:
+        super().__init__(top, count, recipe)
+        assert self.root is not None
+        self.root.requires_grad_(False)
+        hidden = top.shape.hidden
+        self.narrow = nn.Parameter(torch.randn(hidden, ROOT_RANK) / math.sqrt(hidden))
+        self.widen = nn.Parameter(torch.zeros(ROOT_RANK, hidden))
+
+    def vectors(self) -> list[nn.Parameter]:
+        return [self.embedding]
+
+    def factors(self) -> list[nn.Parameter]:
+        return [*super().factors(), self.narrow, self.widen]
+
+    def _entering(self, states: Tensor, roots: Tensor | None) -> Tensor:
+        assert roots is not None
+        root = (roots.float() * self.root_scale) @ self.narrow @ self.widen
+        return (states[:, None, :] + root[:, None, :] + self.stored_embedding()).flatten(0, 1)
+
+
 @dataclass(frozen=True)
 class Row:
     """One training. recipe: what it changes of the recipe."""
@@ -77,20 +101,21 @@ class Row:
     layers: int = 4
     heads: int = 4
     recipe: dict[str, Any] = field(default_factory=dict)
-    turned: bool = False
+    make: type[Streams] = Streams
 
 
 ROWS = (
     Row("all as shipped"),
     Row("2 layers", layers=2),
     Row("without the root", recipe={"root": False}),
-    Row("values turned", turned=True),
+    Row("values turned", make=TurnedStreams),
     Row("embeddings alone", recipe={"rank": 0}),
     Row("rank 8", recipe={"rank": 8, "alpha": 8.0}),
     Row("2 streams", heads=2),
     Row("8 layers", layers=8),
     Row("6 streams", heads=6),
     Row("rank 128", recipe={"rank": 128, "alpha": 128.0}),
+    Row("root through a matrix", make=RootMatrixStreams),
 )
 """In the order of their interest. Without an adapter's scale changing: alpha is the rank, as in the recipe."""
 
@@ -124,7 +149,7 @@ def main() -> None:
 
 def train(row: Row, material: Material, arguments: Namespace) -> dict[str, Any]:
     recipe = replace(RECIPE, **row.recipe)
-    trained = train_streams(material, arguments, recipe, TurnedStreams if row.turned else Streams)
+    trained = train_streams(material, arguments, recipe, row.make)
     held, asked = trained.ranks()
     made = trained_row(row.name, arguments, trained, (held, asked))
     accuracy = accuracy_table(held)

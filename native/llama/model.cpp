@@ -71,12 +71,12 @@ size_t longest_number(std::string_view text) {
     return longest;
 }
 
-// Bytes of stack for splitting `text` (UTF-8) into words. Tokenizers of kind "gpt2" use std::regex, which in libstdc++
+// Bytes of stack for splitting `text` (UTF-8) into words. Tokenizers of type BPE use std::regex, which in libstdc++
 // calls itself for every character of a match; what a match may hold differs by splitter, and for some it is the whole
-// text. kind, splitter: the file's tokenizer.ggml.model and tokenizer.ggml.pre. 0: any thread's stack is large enough.
-// Throws Error for a text that would take too much, or too long.
-size_t tokenizer_stack(std::string_view text, std::string_view kind, std::string_view splitter) {
-    if (text.size() <= harmless || kind != "gpt2") return 0;
+// text. splitter: the file's tokenizer.ggml.pre. 0: any thread's stack is large enough. Throws Error for a text that
+// would take too much, or too long.
+size_t tokenizer_stack(std::string_view text, enum llama_vocab_type type, std::string_view splitter) {
+    if (text.size() <= harmless || type != LLAMA_VOCAB_TYPE_BPE) return 0;
     if (const size_t number = longest_number(text); splitter == "superbpe" && number > most_digits_of_superbpe) {
         // It looks at all the digits after each one: 4,000 take half a second, ten times as many a minute.
         throw Error("the text has " + std::to_string(number) + " digits in a row, the tokenizer takes " +
@@ -294,8 +294,8 @@ std::vector<Token> LlamaModel::tokenize(const std::string& text, bool add_specia
             throw Error("the tokenizer cannot split this text: break its longest line into several");
         }
     };
-    const size_t stack = tokenizer_stack(text, file_.get_string("tokenizer.ggml.model").value_or(""),
-                                         file_.get_string("tokenizer.ggml.pre").value_or(""));
+    const size_t stack =
+        tokenizer_stack(text, llama_vocab_type(vocab_), file_.get_string("tokenizer.ggml.pre").value_or(""));
     const auto run = [&] { stack > 0 ? on_large_stack(stack, tokenize) : tokenize(); };
     run();
     if (count < 0) {

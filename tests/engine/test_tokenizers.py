@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fixtures import tiny_base
+from gguf_edits import edited
 
 from medusa_cli import native
 
@@ -18,10 +19,8 @@ REGEX = ("gpt-4o", "tekken", "deepseek-v3", "superbpe", "chatglm-bpe", "bloom", 
 STRETCHES = ("a", " ", ".", "\n", "/\n", "a1-", "a b ", "\u6c34", "\u0301", "aB", "\u3000")
 
 
-@pytest.mark.parametrize("pre", REGEX)
-def test_long_stretches_of_one_kind_are_tokenized(tmp_path: Path, pre: str) -> None:
-    # In a process of its own: a stack that is too small ends it.
-    path = tiny_base(tmp_path / "model.gguf", pre=pre)
+def check_stretches(path: Path) -> None:
+    """In a process of its own: a stack that is too small ends it."""
     program = (
         "import sys; from medusa_cli import native\n"
         "model = native.Model(sys.argv[1], n_gpu_layers=0)\n"
@@ -34,6 +33,16 @@ def test_long_stretches_of_one_kind_are_tokenized(tmp_path: Path, pre: str) -> N
         [sys.executable, "-c", program, str(path), *STRETCHES], capture_output=True, text=True, check=False, timeout=120
     )
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr[-500:]
+
+
+@pytest.mark.parametrize("pre", REGEX)
+def test_long_stretches_of_one_kind_are_tokenized(tmp_path: Path, pre: str) -> None:
+    check_stretches(tiny_base(tmp_path / "model.gguf", pre=pre))
+
+
+def test_other_kinds_split_like_gpt2(tmp_path: Path) -> None:
+    base = tiny_base(tmp_path / "model.gguf", pre="gpt-4o")
+    check_stretches(edited(base, tmp_path / "other.gguf", {"tokenizer.ggml.model": "hybriddna"}))
 
 
 def test_a_longer_text_is_refused_in_one_line(tmp_path: Path) -> None:
