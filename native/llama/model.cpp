@@ -49,47 +49,6 @@ void check_tensors(const GgufFile& file) {
     }
 }
 
-// --- how much stack the tokenizers need for a text
-
-// Measured with GCC 12: 331 bytes. Debug and sanitizer builds take more.
-constexpr size_t bytes_per_character = 1024;
-constexpr size_t harmless = 256;  // characters: these need less than the smallest stack that threads have
-constexpr size_t most_characters = 8'000'000;
-constexpr size_t most_digits_of_superbpe = 4000;
-
-size_t characters_in(std::string_view text) {
-    const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
-    return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins));
-}
-
-size_t longest_number(std::string_view text) {
-    size_t now = 0, longest = 0;
-    for (const char c : text) {
-        now = c >= '0' && c <= '9' ? now + 1 : 0;
-        longest = std::max(longest, now);
-    }
-    return longest;
-}
-
-// Bytes of stack for splitting `text` (UTF-8) into words. Tokenizers of type BPE use std::regex, which in libstdc++
-// calls itself for every character of a match; what a match may hold differs by splitter, and for some it is the whole
-// text. splitter: the file's tokenizer.ggml.pre. 0: any thread's stack is large enough. Throws Error for a text that
-// would take too much, or too long.
-size_t tokenizer_stack(std::string_view text, enum llama_vocab_type type, std::string_view splitter) {
-    if (text.size() <= harmless || type != LLAMA_VOCAB_TYPE_BPE) return 0;
-    if (const size_t number = longest_number(text); splitter == "superbpe" && number > most_digits_of_superbpe) {
-        // It looks at all the digits after each one: 4,000 take half a second, ten times as many a minute.
-        throw Error("the text has " + std::to_string(number) + " digits in a row, the tokenizer takes " +
-                    std::to_string(most_digits_of_superbpe) + ": shorten them");
-    }
-    const size_t characters = characters_in(text);
-    if (characters > most_characters) {
-        throw Error("the text has " + std::to_string(characters) + " characters, the tokenizer takes " +
-                    std::to_string(most_characters) + " at a time: shorten it");
-    }
-    return characters * bytes_per_character;
-}
-
 }  // namespace
 
 Pooling pooling_of(const GgufFile& file) {
@@ -173,9 +132,9 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     if (const TensorInfo* blob = file_.base_header()) {
         const File file = open_file(path);
         seek_file(file.get(), blob->offset, path);
-        model_ = llama_model_load_from_file_ptr(file.get(), params);
+        model_.reset(llama_model_load_from_file_ptr(file.get(), params));
     } else {
-        model_ = llama_model_load_from_file(path.c_str(), params);
+        model_.reset(llama_model_load_from_file(path.c_str(), params));
     }
     if (const std::string reason = allocation_reason(); !model_ && !reason.empty()) {
         throw OutOfMemory("no memory for the weights of " + path + reason,
@@ -184,23 +143,25 @@ LlamaModel::LlamaModel(const std::string& path, int gpu_layers, bool repack, con
     if (!model_)
         throw Error("cannot load " + path + log_reason() + ": the file is damaged or its kind is not supported",
                     next_layers ? "use {no_drafter}" : "");
-    vocab_ = llama_model_get_vocab(model_);
-    const bool encodes = llama_model_has_encoder(model_) && !(next_layers && reads_inner_states());
-    if (!llama_model_has_decoder(model_) || encodes || llama_model_is_diffusion(model_) ||
+    vocab_ = llama_model_get_vocab(model_.get());
+    const bool encodes = llama_model_has_encoder(model_.get()) && !(next_layers && reads_inner_states());
+    if (!llama_model_has_decoder(model_.get()) || encodes || llama_model_is_diffusion(model_.get()) ||
         llama_vocab_n_tokens(vocab_) == 0) {
-        llama_model_free(model_);
         throw Error(path + " is not a decoder-only language model (" + *architecture_key + "): give " +
                     (embeds ? "another embedding model" : "one that generates text"));
     }
+    limits_.emplace(vocab_, file_);
 }
 
-LlamaModel::~LlamaModel() {
-    llama_model_free(model_);
+LlamaModel::~LlamaModel() = default;
+
+void LlamaModel::Free::operator()(llama_model* model) const {
+    llama_model_free(model);
 }
 
 std::string LlamaModel::description() const {
     char text[256] = {};
-    llama_model_desc(model_, text, sizeof(text));
+    llama_model_desc(model_.get(), text, sizeof(text));
     return text;
 }
 
@@ -211,19 +172,19 @@ int LlamaModel::vocab_size() const {
     return llama_vocab_n_tokens(vocab_);
 }
 int LlamaModel::embedding_size() const {
-    return llama_model_n_embd_out(model_);
+    return llama_model_n_embd_out(model_.get());
 }
 int LlamaModel::layer_count() const {
-    return llama_model_n_layer(model_);
+    return llama_model_n_layer(model_.get());
 }
 int LlamaModel::train_context() const {
-    return llama_model_n_ctx_train(model_);
+    return llama_model_n_ctx_train(model_.get());
 }
 uint64_t LlamaModel::size_bytes() const {
-    return llama_model_size(model_);
+    return llama_model_size(model_.get());
 }
 bool LlamaModel::is_recurrent() const {
-    return llama_model_is_recurrent(model_) || llama_model_is_hybrid(model_);
+    return llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
 }
 
 bool LlamaModel::has_experts() const {
@@ -236,7 +197,7 @@ bool LlamaModel::can_draft() const {
 
 int LlamaModel::next_layers() const {
     if (!next_layers_) return 0;
-    return reads_inner_states() ? llama_model_n_layer(model_) : llama_model_n_layer_nextn(model_);
+    return reads_inner_states() ? llama_model_n_layer(model_.get()) : llama_model_n_layer_nextn(model_.get());
 }
 
 bool LlamaModel::encodes_states() const {
@@ -266,7 +227,7 @@ void LlamaModel::require_states() const {
 }
 
 std::optional<std::string> LlamaModel::chat_template() const {
-    const char* text = llama_model_chat_template(model_, nullptr);
+    const char* text = llama_model_chat_template(model_.get(), nullptr);
     if (!text) return std::nullopt;
     return text;
 }
@@ -294,8 +255,7 @@ std::vector<Token> LlamaModel::tokenize(const std::string& text, bool add_specia
             throw Error("the tokenizer cannot split this text: break its longest line into several");
         }
     };
-    const size_t stack =
-        tokenizer_stack(text, llama_vocab_type(vocab_), file_.get_string("tokenizer.ggml.pre").value_or(""));
+    const size_t stack = limits_->stack_for(text);
     const auto run = [&] { stack > 0 ? on_large_stack(stack, tokenize) : tokenize(); };
     run();
     if (count < 0) {
@@ -339,13 +299,13 @@ void LlamaModel::require_tokens(std::span<const Token> tokens, const std::string
 
 std::vector<std::pair<std::string, ggml_tensor*>> LlamaModel::tensors() const {
     std::vector<std::pair<std::string, ggml_tensor*>> out;
-    for (ggml_tensor* tensor : loaded_tensors(model_)) out.emplace_back(ggml_get_name(tensor), tensor);
+    for (ggml_tensor* tensor : loaded_tensors(model_.get())) out.emplace_back(ggml_get_name(tensor), tensor);
     return out;
 }
 
 ggml_tensor* LlamaModel::output_tensor() const {
     ggml_tensor* tied = nullptr;
-    for (ggml_tensor* tensor : loaded_tensors(model_)) {
+    for (ggml_tensor* tensor : loaded_tensors(model_.get())) {
         const std::string_view name = ggml_get_name(tensor);
         if (name == "output.weight") return tensor;
         const bool on_device = tensor->buffer && !ggml_backend_buffer_is_host(tensor->buffer);

@@ -12,6 +12,7 @@
 #include "base/gguf_file.h"
 #include "decoding/target.h"
 #include "ggml-backend.h"
+#include "llama/tokenizer_limits.h"
 
 struct llama_model;
 struct llama_vocab;
@@ -97,15 +98,20 @@ class LlamaModel final : public Vocabulary {
     std::string backend() const;
     std::string device() const;
 
-    llama_model* handle() const { return model_; }
+    llama_model* handle() const { return model_.get(); }
 
   private:
+    struct Free {
+        void operator()(llama_model* model) const;
+    };
+
     // Throws Error.
     void check_kind(bool embeds) const;
 
     GgufFile file_;
-    llama_model* model_ = nullptr;
+    std::unique_ptr<llama_model, Free> model_;
     const llama_vocab* vocab_ = nullptr;
+    std::optional<TokenizerLimits> limits_;
     int gpu_layers_;
     ggml_backend_dev_t gpu_ = nullptr;  // the first that layers may go to
     bool repack_, next_layers_;

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fixtures import tiny_base
+from fixtures import BASE_VOCAB, tiny_base
 from gguf_edits import edited
 
 from medusa_cli import native
@@ -52,9 +52,33 @@ def test_a_longer_text_is_refused_in_one_line(tmp_path: Path) -> None:
     assert len(model.tokenize("a " * 1_000_000, add_special=False)) >= 2_000_000
 
 
-def test_other_kinds_of_tokenizers_take_any_text(tmp_path: Path) -> None:
+def test_sentencepiece_takes_long_texts(tmp_path: Path) -> None:
     model = native.Model(str(tiny_base(tmp_path / "model.gguf")), n_gpu_layers=0)
     assert len(model.tokenize("\u6c34" * 100_000, add_special=False)) >= 100_000
+    assert len(model.tokenize("a b" * 1_000_000, add_special=False)) >= 1_000_000
+
+
+def test_a_text_that_would_take_sentencepiece_hours_is_refused(tmp_path: Path) -> None:
+    """For each character that is no token, libllama copies all tokens before it."""
+    model = native.Model(str(tiny_base(tmp_path / "model.gguf")), n_gpu_layers=0)
+    begun = time.monotonic()
+    for text in ("\u6c34" * 2_600_000, "a" * 8_000_000 + "\u6c34" * 10_000):
+        with pytest.raises(native.NativeError, match=r"0 characters that are not in the vocabulary.*shorten it"):
+            model.tokenize(text)
+    assert time.monotonic() - begun < 5
+
+
+def test_a_vocabulary_without_single_bytes_is_refused(tmp_path: Path) -> None:
+    """RWKV's tokenizer starts over at the beginning of a text where no token fits."""
+    tokens = [f"\\x{byte:02x}" for byte in range(256)] + [f"<{number}>" for number in range(BASE_VOCAB - 256)]
+    keys = {"tokenizer.ggml.model": "rwkv", "tokenizer.ggml.tokens": tokens}
+    base = tiny_base(tmp_path / "model.gguf")
+    whole = native.Model(str(edited(base, tmp_path / "rwkv.gguf", keys)), n_gpu_layers=0)
+    text = "All is well: <7> \u6c34. "
+    assert whole.detokenize(whole.tokenize(text * 1000, add_special=False)) == text * 1000
+    tokens[ord("<")] = "<<"
+    with pytest.raises(native.NativeError, match=r"damaged.gguf: .*several bytes without one for their first byte"):
+        native.Model(str(edited(base, tmp_path / "damaged.gguf", keys)), n_gpu_layers=0)
 
 
 def test_digits_that_would_take_minutes_are_refused(tmp_path: Path) -> None:
@@ -75,6 +99,16 @@ def test_the_stack_does_not_change_the_tokens(tmp_path: Path, pre: str) -> None:
     words = "It is 12 o'clock, says\n\n  the cat. "
     before, pair = (model.tokenize(text, add_special=False) for text in (words, "aa"))
     assert model.tokenize(words + "a" * 3000, add_special=False) == before + pair * 1500
+
+
+def test_white_space_that_would_take_minutes_is_refused(tmp_path: Path) -> None:
+    """jais-2 looks for the end of the line behind every 512 of them."""
+    model = native.Model(str(tiny_base(tmp_path / "model.gguf", pre="jais-2")), n_gpu_layers=0)
+    for one in (" ", "\u3000", "\t\u2003"):
+        with pytest.raises(native.NativeError, match=r"white space characters in a row, the tokenizer takes 100000"):
+            model.tokenize("a" + one * 100_001)
+    assert len(model.tokenize("a" + " " * 50_000 + "b" + " " * 60_000)) > 1000
+    assert len(model.tokenize(" a" * 200_000, add_special=False)) == 400_000
 
 
 def test_other_threads_go_on_while_a_text_is_tokenized(tmp_path: Path) -> None:
