@@ -1,7 +1,11 @@
-"""Long texts and libllama's tokenizers: std::regex, which splits for some, calls itself for every character."""
+"""Long texts and libllama's tokenizers: std::regex, which splits for some, calls itself for every character.
+
+Longer ones for all of its splitters: MEDUSA_FUZZ=50 pytest -m slow tests/engine/test_tokenizers.py
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +21,22 @@ from medusa_cli import native
 REGEX = ("gpt-4o", "tekken", "deepseek-v3", "superbpe", "chatglm-bpe", "bloom", "exaone-moe")
 """Pre-tokenizers without code of their own in libllama, or with some for parts of their patterns only."""
 STRETCHES = ("a", " ", ".", "\n", "/\n", "a1-", "a b ", "\u6c34", "\u0301", "aB", "\u3000")
+
+SPLITTERS = [
+    "afmoe", "bailingmoe", "bloom", "chameleon", "chatglm-bpe", "codeshell", "command-r", "dbrx", "deepseek-coder",
+    "deepseek-llm", "deepseek-v3", "exaone", "exaone-moe", "falcon", "gemma4", "gpt-2", "gpt-4o", "gpt3-finnish",
+    "granite-docling", "granite-embed-multi-97m", "grok-2", "hunyuan", "hunyuan-dense", "hy_v4", "jais", "jais-2",
+    "joyai-llm", "kimi-k2", "laguna", "llama3", "mellum2", "minerva-7b", "minicpm5", "minimax-m2", "mpt",
+    "olmo", "poro-chat", "qwen2", "qwen35", "refact", "sarvam-moe", "seed-coder", "smaug-bpe", "smollm",
+    "solar-open", "spark2_5", "stablelm2", "starcoder", "superbpe", "tekken", "tiny_aya", "trillion", "ufakzeka",
+    "viking", "youtu",
+]  # fmt: skip
+"""One name of each that libllama knows, but for "whitespace", which is for vocabularies of another kind."""
+MORE = (
+    "1", "'s", "\U0001f600", "A", "\t", "\u0e01", "\r\n", "_", "I'", "\u0661", "<", "\u200d", "\ufffd", "\U000e0041",
+    "\x00", "-", "=", "\u0130", "\u00df", "\u2028",
+)  # fmt: skip
+LONG = 20_000 * int(os.environ.get("MEDUSA_FUZZ", "1"))
 
 
 def check_stretches(path: Path) -> None:
@@ -38,6 +58,30 @@ def check_stretches(path: Path) -> None:
 @pytest.mark.parametrize("pre", REGEX)
 def test_long_stretches_of_one_kind_are_tokenized(tmp_path: Path, pre: str) -> None:
     check_stretches(tiny_base(tmp_path / "model.gguf", pre=pre))
+
+
+@pytest.mark.slow
+def test_every_splitter_takes_long_stretches(tmp_path: Path) -> None:
+    """Within seconds, or refuses them in one line. In a process of its own, as above."""
+    paths = [tiny_base(tmp_path / f"{pre}.gguf", pre=pre) for pre in SPLITTERS]
+    program = (
+        "import sys, time; from medusa_cli import native\n"
+        "for path in sys.argv[2:]:\n"
+        "    model = native.Model(path, n_gpu_layers=0)\n"
+        f"    for one in {STRETCHES + MORE!r}:\n"
+        "        begun = time.process_time()\n"
+        "        try:\n"
+        "            model.tokenize('Well, ' + one * (int(sys.argv[1]) // len(one)) + ' yes.')\n"
+        "        except native.NativeError as error:\n"
+        "            assert 'in a row, the tokenizer takes' in str(error), error\n"
+        "        took = time.process_time() - begun\n"
+        "        assert took < 1 + int(sys.argv[1]) / 50_000, (path, one, took)\n"
+        "    print(path, flush=True)\n"
+    )
+    call = [sys.executable, "-c", program, str(LONG), *map(str, paths)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [str(path) for path in paths], done.stderr[-500:]
+    assert done.returncode == 0
 
 
 def test_other_kinds_split_like_gpt2(tmp_path: Path) -> None:
