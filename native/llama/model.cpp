@@ -255,7 +255,7 @@ std::vector<Token> LlamaModel::tokenize(const std::string& text, bool add_specia
             throw Error("the tokenizer cannot split this text: break its longest line into several");
         }
     };
-    const size_t stack = limits_->stack_for(text);
+    const size_t stack = limits_->stack_for(text, parse_special);
     const auto run = [&] { stack > 0 ? on_large_stack(stack, tokenize) : tokenize(); };
     run();
     if (count < 0) {

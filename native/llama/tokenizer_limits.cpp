@@ -15,6 +15,8 @@ namespace {
 constexpr size_t bytes_per_character = 1024;
 constexpr size_t harmless = 256;  // characters: these need less than the smallest stack that threads have
 constexpr size_t most_characters = 8'000'000;
+// At each special token, libllama walks through the list of all before it: so many take some two seconds.
+constexpr size_t most_special = 50'000;
 // SentencePiece's: for each character that is no token, the tokens found so far are copied (std::vector::reserve). This
 // many copies take some three seconds.
 constexpr size_t most_copies = 40'000'000'000;
@@ -92,21 +94,61 @@ void require_tokens_of_one_byte(const llama_vocab* vocab, const std::string& pat
 
 }  // namespace
 
+void SoughtTexts::sort() {
+    std::sort(sorted_.begin(), sorted_.end());
+}
+
+// Of the longest that `text` begins with; 0: with none.
+size_t SoughtTexts::bytes_at(std::string_view text) const {
+    auto begin = sorted_.begin(), end = sorted_.end();
+    size_t found = 0;
+    for (size_t i = 0; i < text.size(); ++i) {
+        // Those that are no longer than the beginning they share come first.
+        const auto byte = [i](std::string_view one) {
+            return one.size() > i ? static_cast<int>(static_cast<unsigned char>(one[i])) : -1;
+        };
+        const int wanted = static_cast<unsigned char>(text[i]);
+        begin = std::partition_point(begin, end, [&](std::string_view one) { return byte(one) < wanted; });
+        end = std::partition_point(begin, end, [&](std::string_view one) { return byte(one) == wanted; });
+        if (begin == end) break;
+        if (begin->size() == i + 1) found = i + 1;
+    }
+    return found;
+}
+
+size_t SoughtTexts::count_in(std::string_view text, size_t most) const {
+    size_t count = 0;
+    for (size_t at = 0; at < text.size() && count < most;) {
+        const size_t bytes = bytes_at(text.substr(at));
+        count += bytes > 0 ? 1 : 0;
+        at += std::max<size_t>(bytes, 1);
+    }
+    return count;
+}
+
 TokenizerLimits::TokenizerLimits(const llama_vocab* vocab, const GgufFile& file)
     : splitter_(file.get_string("tokenizer.ggml.pre").value_or("")) {
     const auto type = llama_vocab_type(vocab);
     kind_ = type == LLAMA_VOCAB_TYPE_BPE ? Kind::words : type == LLAMA_VOCAB_TYPE_SPM ? Kind::pieces : Kind::other;
     if (type == LLAMA_VOCAB_TYPE_RWKV) require_tokens_of_one_byte(vocab, file.path());
-    if (kind_ != Kind::pieces) return;
     for (Token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
         const std::string_view text = llama_vocab_get_text(vocab, token);
-        if (!text.empty() && text.size() == character_bytes(text[0])) characters_.insert(text);
+        if (text.empty()) continue;
+        const auto kinds = llama_vocab_get_attr(vocab, token);
+        if (kinds & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_USER_DEFINED | LLAMA_TOKEN_ATTR_UNKNOWN)) {
+            special_.add(text);
+            if (!(kinds & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN))) user_defined_.add(text);
+        }
+        if (kind_ == Kind::pieces && text.size() == character_bytes(text[0])) characters_.insert(text);
     }
+    special_.sort();
+    user_defined_.sort();
     if (characters_.contains("\u2581")) characters_.insert(" ");  // how the vocabulary spells it
 }
 
-size_t TokenizerLimits::stack_for(std::string_view text) const {
+size_t TokenizerLimits::stack_for(std::string_view text, bool parse_special) const {
     if (text.size() <= harmless) return 0;
+    require_few_special(text, parse_special);
     if (kind_ == Kind::words) return stack_for_words(text);
     if (kind_ == Kind::pieces) require_few_unknown(text);
     return 0;
@@ -122,6 +164,13 @@ size_t TokenizerLimits::stack_for_words(std::string_view text) const {
                     std::to_string(most_characters) + " at a time: shorten it");
     }
     return characters * bytes_per_character;
+}
+
+void TokenizerLimits::require_few_special(std::string_view text, bool parse_special) const {
+    if (text.size() <= most_special) return;
+    if ((parse_special ? special_ : user_defined_).count_in(text, most_special + 1) <= most_special) return;
+    throw Error("the text has more than " + std::to_string(most_special) + " special tokens, such as " +
+                "those between the turns of a conversation, which would take too long: shorten it");
 }
 
 void TokenizerLimits::require_few_unknown(std::string_view text) const {

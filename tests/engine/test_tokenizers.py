@@ -112,6 +112,19 @@ def test_a_text_that_would_take_sentencepiece_hours_is_refused(tmp_path: Path) -
     assert time.monotonic() - begun < 5
 
 
+def test_special_tokens_that_would_take_minutes_are_refused(tmp_path: Path) -> None:
+    """At each, libllama walks through all that came before it."""
+    model = native.Model(str(tiny_base(tmp_path / "model.gguf", pre="qwen2")), n_gpu_layers=0)
+    begun = time.monotonic()
+    for text in ("<5>" * 50_001, "<7>, <8>" * 25_001, "<5>" * 2_700_000):
+        with pytest.raises(native.NativeError, match=r"more than 50000 special tokens.*shorten it"):
+            model.tokenize(text)
+    assert len(model.tokenize("<5>" * 100_000, add_special=False, parse_special=False)) == 300_000
+    assert len(model.tokenize("<5>" * 20_000, add_special=False)) == 20_000
+    assert len(model.tokenize("<5<<" * 100_000, add_special=False)) == 400_000
+    assert time.monotonic() - begun < 10
+
+
 def test_a_vocabulary_without_single_bytes_is_refused(tmp_path: Path) -> None:
     """RWKV's tokenizer starts over at the beginning of a text where no token fits."""
     tokens = [f"\\x{byte:02x}" for byte in range(256)] + [f"<{number}>" for number in range(BASE_VOCAB - 256)]
