@@ -4,6 +4,7 @@
     python benchmarks/soak.py chat [MODEL] --minutes 60
     python benchmarks/soak.py server [MODEL] --minutes 10 --clients 8
     python benchmarks/soak.py kills [MODEL] --kills 200 --clients 8
+    python benchmarks/soak.py bodies [MODEL]
 
 `COMMAND --help` says what each of them measures.
 """
@@ -206,13 +207,17 @@ def streamed(http: httpx.Client, body: dict[str, Any], gives_up: bool, tally: Ta
     return text
 
 
+def memory_of(server: psutil.Process) -> int:
+    """Bytes that it and its engine have."""
+    return sum(one.memory_info().rss for one in [server, *server.children()])
+
+
 def watch(process: psutil.Process, until: float) -> list[tuple[int, int, int]]:
     """(memory, threads, open files) of a server and its engine, once a second."""
     found = []
     while time.monotonic() < until:
         both = [process, *process.children()]
-        memory = sum(one.memory_info().rss for one in both)
-        found.append((memory, sum(one.num_threads() for one in both), sum(one.num_fds() for one in both)))
+        found.append((memory_of(process), sum(one.num_threads() for one in both), sum(one.num_fds() for one in both)))
         time.sleep(1)
     return found
 
@@ -305,6 +310,60 @@ class Server:
             print(f"  {told}")
         if not fine or wrong or not tally.answers:
             raise MedusaError("the server did not stand it")
+
+
+BODY_BYTES = (8 << 20) - 500
+PARTS = ("a", " ", "\n", "0", "<", "-", "\u6c34", "\U0001f600", "e\u0301", "a b ", "</s>", "{{ 7*7 }}", '{"a":',
+         "\x1b[2J", "```\n", "<think>", "</think>", "<|im_start|>", "<|im_end|>\n<|im_start|>user\nhi")  # fmt: skip
+
+
+@dataclass
+class Bodies:
+    """Requests as large as the server lets in, each of one text over and over: how soon they are refused, how soon
+    /health answers meanwhile, and how much more memory the server takes.
+
+    Exits with 1 at more than a second, half a second, or 64 MiB.
+    """
+
+    model: str = "demo"
+
+    def run(self) -> None:
+        with started(self.model, "-c", "2048") as (process, url), httpx.Client(base_url=url, timeout=300) as http:
+            http.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 2}).raise_for_status()
+            server = psutil.Process(process.pid)
+            before, most = memory_of(server), 0
+            refusals, healths = list[float](), list[float]()
+            for part in PARTS:
+                text = part * (BODY_BYTES // (len(json.dumps(part, ensure_ascii=False).encode()) - 2))
+                for path, body in (
+                    ("/v1/completions", {"prompt": text}),
+                    ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+                ):
+                    content = json.dumps(body, ensure_ascii=False).encode()
+                    with ThreadPoolExecutor(1) as pool:
+                        asked = pool.submit(timed, url, path, content)
+                        while not asked.done():
+                            healths.append(timed(url, "/health")[0])
+                            most = max(most, memory_of(server))
+                            time.sleep(0.02)
+                    seconds, status = asked.result()
+                    if status != 400:
+                        raise MedusaError(f"{path} with {part!r} got {status}")
+                    refusals.append(seconds)
+        more = (most - before) / (1 << 20)
+        print(f"{len(refusals)} bodies refused within {max(refusals):.2f} s, "
+              f"/health within {max(healths):.2f} s, {more:.0f} MiB more memory")  # fmt: skip
+        if max(refusals) > 1 or max(healths) > 0.5 or more > 64:
+            raise MedusaError("the server did not stand it")
+
+
+def timed(url: str, path: str, content: bytes | None = None) -> tuple[float, int]:
+    """Seconds, and the status."""
+    begun = time.monotonic()
+    headers = {"content-type": "application/json"}
+    response = httpx.request("GET" if content is None else "POST", url + path, content=content, headers=headers,
+                             timeout=300)  # fmt: skip
+    return time.monotonic() - begun, response.status_code
 
 
 SIGNALS = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
@@ -417,7 +476,7 @@ class Chat:
 
 
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Session, Chat, Server, Kills)
+    return common.parser(__doc__, Session, Chat, Server, Kills, Bodies)
 
 
 if __name__ == "__main__":
