@@ -75,6 +75,7 @@ class Tree:
 
 class Grammar:
     def __init__(self, gbnf: str) -> None: ...
+    def matches(self, text: str) -> bool: ...
 
 class Model:
     def __init__(

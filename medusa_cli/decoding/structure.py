@@ -53,9 +53,13 @@ def gbnf_of(json_schema: str) -> str:
 
 @functools.lru_cache(maxsize=32)
 def compiled(gbnf: str) -> native.Grammar:
-    """The engine's grammar. NativeError, one line, for what is none."""
+    """The engine's grammar. NativeError or MedusaError, one line, for what is none."""
     from medusa_cli import native
 
+    try:
+        gbnf.encode()
+    except UnicodeEncodeError as error:
+        raise MedusaError("the grammar or JSON schema holds half of a surrogate pair, which is no text") from error
     return native.Grammar(gbnf)
 
 

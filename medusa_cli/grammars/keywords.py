@@ -201,6 +201,10 @@ def admits_scalar(schema: Mapping[str, Any], value: Any, at: str) -> bool:
             raise refused(at, f"the format {schema['format'][:40]!r} cannot be enforced: leave it out")
         found = [schema["pattern"]] if "pattern" in schema else []
         found += [f"^(?:{patterns.FORMATS[schema['format']]})$"] if "format" in schema else []
-        size = schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value))
-        return size and all(patterns.admits(one, value) for one in found)
+        if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)):
+            return False
+        try:
+            return all(patterns.admits(one, value) for one in found)
+        except ValueError as error:
+            raise refused(at, f"'pattern' beside 'enum' or 'const' cannot be enforced: {error}") from error
     return True

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from medusa_cli.grammars.rules import NOTHING, Rules, any_of, times
+from medusa_cli.grammars.rules import NOTHING, Rules, any_of, dumped, times
+
+if TYPE_CHECKING:
+    from medusa_cli import native
 
 LAST = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
@@ -289,8 +294,15 @@ def strings(rules: Rules, one: Matched) -> str:
     return rf'"\"" {rules.of(one.body)} "\""'
 
 
+@functools.lru_cache(maxsize=32)
+def _compiled(pattern: str) -> native.Grammar:
+    from medusa_cli import native
+
+    rules = Rules()
+    return native.Grammar(rules.text(strings(rules, matched(rules, pattern))))
+
+
 def admits(pattern: str, text: str) -> bool:
-    """Whether a text matches, for patterns that matched() takes."""
-    translated = re.sub(r"\\u([0-9a-fA-F]{4})", lambda found: re.escape(chr(int(found[1], 16))), pattern)
-    translated = translated.replace("(?<", "(?P<").replace("$", r"\Z")
-    return re.search(translated, text, re.ASCII) is not None
+    """Whether a text matches; never in exponential time, as Python's own expressions may take. ValueError: a pattern
+    that is not supported, or no text; NativeError: one that is too large."""
+    return _compiled(pattern).matches(dumped(text))

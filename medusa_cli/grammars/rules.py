@@ -42,8 +42,10 @@ def literal(text: str) -> str:
 
 
 def dumped(value: Any) -> str:
-    """A value as compact JSON. ValueError for what JSON lacks (NaN)."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """A value as compact JSON. ValueError for what JSON lacks (NaN), and for halves of surrogate pairs."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text.encode()
+    return text
 
 
 def of_json(value: Any) -> str:

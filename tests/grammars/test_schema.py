@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_cli import native
-from medusa_cli.grammars import patterns
+from medusa_cli.decoding import structure
+from medusa_cli.grammars import keywords, patterns
 from medusa_cli.grammars.rules import SchemaError, dumped
 from medusa_cli.grammars.schema import any_object, grammar_of
+from medusa_cli.support.errors import MedusaError
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -248,6 +251,76 @@ def test_a_hundred_fields_compile_within_50_ms() -> None:
 
 
 # --- hostile ---------------------------------------------------------------------------------------
+
+
+ODD: list[Any] = [
+    0, -1, 1, 0.5, 5e-324, 1e15, 2**63, 10**400, float("inf"), float("nan"), True, None, "", "a", "\ud800",
+    "#", "#/$defs/a", "string", "^a$", "[", "(a|b)*", "uuid", [1], ["a"], [[]], {}, {"a": 1}, 99_999, 100_001,
+]  # fmt: skip
+
+
+def odd_schema(source: random.Random, depth: int = 0) -> Any:
+    if depth > 3 or source.random() < 0.1:
+        return source.choice([True, False, {"type": "string"}, {"type": "integer"}, *ODD])
+    found: dict[str, Any] = {}
+    for name in source.sample(sorted(keywords.KNOWN), 3):
+        one = odd_schema(source, depth + 1)
+        found[name] = source.choice([source.choice(ODD), one, [one], {"a": one}, ["string", "b"]])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_anything_gives_a_grammar_or_one_line(seed: int) -> None:
+    for number in range(250):
+        schema = odd_schema(random.Random(1000 * seed + number))
+        with suppress(MedusaError, native.NativeError):  # as a person sees them: anything else would be a traceback
+            structure.compiled(grammar_of(schema))
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|aa)+$", "^(a*)*$", "^([ab]*a){12}$"])
+def test_patterns_beside_values_take_no_exponential_time(pattern: str) -> None:
+    """Python's own expressions would try all ways to divide the text."""
+    begun = time.monotonic()
+    states = states_of(grammar_of({"enum": ["a" * 5000 + "b", "a" * 24], "pattern": pattern}))
+    assert time.monotonic() - begun < 10
+    assert matches(states, dumped("a" * 24))
+    assert not matches(states, dumped("a" * 5000 + "b"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "admitted"),
+    [
+        ("b", "abc", True), ("^b", "abc", False), ("^.$", "\x01", True), ('^"\\\\/$', '"\\/', True),
+        ("^\\n$", "\n", True), ("^\\u0041$", "A", True), ("^.$", "\U0001f600", True), ("^\\w+$", "\u00e4", False),
+    ],
+)  # fmt: skip
+def test_patterns_beside_values(pattern: str, value: str, admitted: bool) -> None:
+    assert patterns.admits(pattern, value) == admitted
+
+
+@pytest.mark.parametrize("schema", [{"pattern": "[", "const": "a"}, {"pattern": "(?=a)", "enum": ["a"]}])
+def test_unknown_patterns_beside_values(schema: Any) -> None:
+    with pytest.raises(SchemaError, match="'pattern' beside 'enum' or 'const' cannot be enforced"):
+        grammar_of(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": "\ud800"},
+        {"enum": [["\udfff"]]},
+        {"const": "\ud800", "pattern": "a"},
+        {"properties": {"\ud800": True}},
+    ],
+)
+def test_halves_of_surrogate_pairs(schema: Any) -> None:
+    with pytest.raises(SchemaError, match=r"written as JSON|beside|no text"):
+        grammar_of(schema)
+
+
+def test_halves_of_surrogate_pairs_in_a_grammar() -> None:
+    with pytest.raises(MedusaError, match="half of a surrogate pair"):
+        structure.compiled('root ::= "\ud800"')
 
 
 def deep(levels: int) -> Any:
