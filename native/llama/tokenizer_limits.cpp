@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <iterator>
 #include <string>
 
 #include "llama.h"
@@ -32,14 +33,17 @@ size_t character_bytes(char first) {
     return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
-// Bytes of white space at the beginning of `text`, 0: none. Unicode's, as libllama has it.
+// Bytes of white space at the beginning of `text`, 0: none. Unicode's, as libllama has it; as bytes, since compilers
+// differ in how they write "\u3000".
 size_t space_bytes(std::string_view text) {
     if (text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r')) return 1;
-    if (text.starts_with("\u0085") || text.starts_with("\u00A0")) return 2;
+    if (text.starts_with("\xC2\x85") || text.starts_with("\xC2\xA0")) return 2;
+    static constexpr std::string_view others[] = {
+        "\xE1\x9A\x80", "\xE2\x80\xA8", "\xE2\x80\xA9", "\xE2\x80\xAF", "\xE2\x81\x9F", "\xE3\x80\x80",
+    };  // U+1680, U+2028, U+2029, U+202F, U+205F, U+3000
     const std::string_view three = text.substr(0, 3);
-    const bool found = (three >= "\u2000" && three <= "\u200A") || three == "\u1680" || three == "\u2028" ||
-                       three == "\u2029" || three == "\u202F" || three == "\u205F" || three == "\u3000";
-    return found ? 3 : 0;
+    const bool in_range = three >= "\xE2\x80\x80" && three <= "\xE2\x80\x8A";  // U+2000 to U+200A
+    return in_range || std::find(std::begin(others), std::end(others), three) != std::end(others) ? 3 : 0;
 }
 
 size_t digit_bytes(std::string_view text) {
@@ -143,7 +147,7 @@ TokenizerLimits::TokenizerLimits(const llama_vocab* vocab, const GgufFile& file)
     }
     special_.sort();
     user_defined_.sort();
-    if (characters_.contains("\u2581")) characters_.insert(" ");  // how the vocabulary spells it
+    if (characters_.contains("\xE2\x96\x81")) characters_.insert(" ");  // which it spells U+2581
 }
 
 size_t TokenizerLimits::stack_for(std::string_view text, bool parse_special) const {
