@@ -46,6 +46,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("command", ["inspect", "generate", "heads", "train", "tune"])
+def test_a_null_byte_is_in_no_name(folder: Path, command: str) -> None:
+    """Programs that call these functions can give one."""
+    assert "null byte" in error_of(*(word.replace("FILE", "a\0b.gguf") for word in COMMANDS[command]))
+
+
 @pytest.mark.parametrize("command", [name for name in COMMANDS if "output" not in name and name != "convert"])
 def test_a_pipe_is_refused_and_not_waited_for(folder: Path, command: str) -> None:
     os.mkfifo(folder / "pipe.gguf")
