@@ -31,12 +31,18 @@ void guarded(bool may_assert, const std::function<void()>& work) {
     }
 }
 
-void answer(const std::shared_ptr<LlamaModel>& model, const std::shared_ptr<Heads>& heads) {
+void answer(const std::shared_ptr<LlamaModel>& model, const std::shared_ptr<Heads>& heads,
+            const std::shared_ptr<LlamaModel>& drafter) {
     ModelSessionParams params;
     params.context_size = 64;
     params.threads = {1, false};
     params.lookup = true;
     if (heads) params.tree = Tree({{0}, {1}, {0, 0}});
+    if (drafter) {
+        params.tree =
+            drafter->next_layers() > 1 || !drafter->has_layer_for_each_draft() ? Tree({{0}, {0, 0}}) : Tree({{0}});
+        params.drafter = drafter;
+    }
     const auto session = open_session(model, heads, params).session;
     GenerateParams asked;
     asked.max_tokens = 3;

@@ -1,4 +1,4 @@
-// What both targets do with a file: they open it as `medusa chat` does, and answer.
+// What all targets do with a file: they open it as `medusa chat` does, and answer.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,8 @@ MemoryFile with_weights(const uint8_t* data, size_t size);
 // one line. A trial run finds that out for a model; heads have none.
 void guarded(bool may_assert, const std::function<void()>& work);
 
-// Three tokens after a prompt of three. Throws Error.
-void answer(const std::shared_ptr<LlamaModel>& model, const std::shared_ptr<Heads>& heads);
+// Three tokens after a prompt of three. heads, drafter: of which one may draft. Throws Error.
+void answer(const std::shared_ptr<LlamaModel>& model, const std::shared_ptr<Heads>& heads,
+            const std::shared_ptr<LlamaModel>& drafter = nullptr);
 
 }  // namespace medusa

@@ -1,6 +1,7 @@
-"""Writes what the fuzzing of whole files begins with: the headers of small models and heads of all kinds.
+"""Writes what the fuzzing of whole files begins with: the headers of small models, heads and drafters of all kinds.
 
-python tests/support/fuzz_seeds.py FOLDER    FOLDER/base, FOLDER/heads, and FOLDER/base.gguf, the model of these heads
+python tests/support/fuzz_seeds.py FOLDER    FOLDER/base, FOLDER/heads, FOLDER/drafters; FOLDER/base.gguf, the model of
+                                             these heads; FOLDER/targets, the models of these drafters, by architecture
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from pathlib import Path
 import fixtures
 import gguf
 from architectures import ARCHITECTURES
+from dflash_models import DFLASH_MODELS, write_dflash
+from eagle_models import EAGLE_MODELS, write_eagle, write_target
 from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.draft_heads import write_heads
+from mtp_models import MTP_MODELS, write_assistant, write_mtp_model
 from random_bases import KINDS, random_base
 from random_heads import random_heads, random_streams, write
 from random_models import random_tensors, write_model
@@ -28,6 +32,7 @@ PATTERNS = {
     "huge": b"\x7f\x7b" * 32,
 }
 """Ends of inputs, which their weights repeat (native/fuzz_engine/engine.h). Huge: near the largest F16, 1e36 as F32."""
+KINDS_OF_FILES = ("base", "heads", "drafters")
 QUANTIZED = {"q8_0": 7, "q4_0": 2, "q5_1": 9}
 """libllama's numbers of file types."""
 
@@ -55,6 +60,26 @@ def heads(folder: Path, base: Path) -> None:
     fixtures.write_heads(folder / "tree.gguf", heads=2, blocks=1, lm_head="base", accuracy=accuracy, tree=tree)
 
 
+def targets(folder: Path) -> None:
+    write_target(folder / "llama.gguf", "plain")
+    write_mtp_model(folder / "gemma4.gguf", "gemma4")
+
+
+def drafters(folder: Path) -> None:
+    for name, eagle in EAGLE_MODELS.items():
+        if eagle.target == "llama":
+            write_eagle(folder / f"eagle {name}.gguf", name)
+    for name, dflash in DFLASH_MODELS.items():
+        if dflash.target == "plain":
+            write_dflash(folder / f"dflash {name}.gguf", name)
+    write_assistant(folder / "assistant.gguf")
+    for name, mtp in MTP_MODELS.items():
+        if mtp.layers:
+            whole = write_mtp_model(folder / f"{name} as F32.gguf", name)
+            native.quantize_model(str(whole), str(folder / f"mtp {name}.gguf"), file_type=QUANTIZED["q8_0"])
+            whole.unlink()
+
+
 def header(path: Path) -> bytes:
     """With the draft vocabulary after it, if there is one: the zeros between are weights."""
     reader, content = gguf.GGUFReader(path), path.read_bytes()
@@ -68,12 +93,14 @@ def header(path: Path) -> bytes:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    for name in ("base", "heads"):
+    for name in (*KINDS_OF_FILES, "targets"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     base = random_base(folder / "base.gguf", "llama", layers=3)
     models(folder / "base")
     heads(folder / "heads", base)
-    for path in (*folder.glob("base/*"), *folder.glob("heads/*")):
+    drafters(folder / "drafters")
+    targets(folder / "targets")
+    for path in [path for name in KINDS_OF_FILES for path in folder.glob(f"{name}/*")]:
         if path.suffix == ".gguf":
             content = header(path)
             for name, pattern in PATTERNS.items():
