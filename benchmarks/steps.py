@@ -90,7 +90,7 @@ class Maker:
                 alpha=float(self.rank),
                 mode="lossless" if self.rank else "shared",
                 d2t=self.d2t,
-                root_scale=np.ones(self.hidden, np.float32),
+                root=(np.ones((64, self.hidden), np.float16), np.ones((self.hidden, 64), np.float16)),
                 base_name="",
                 base_fingerprint=fingerprint(self.file.metadata),
             ),

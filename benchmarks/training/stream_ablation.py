@@ -49,7 +49,6 @@ from medusa_cli.training.streams.layers import Context, Piece, Streams, read_con
 
 TOP_K = (1, 2, 3, 5, RANKS)
 ALIKE_TEXTS = 12
-ROOT_RANK = 64
 NONE_LEFT = 3
 
 
@@ -70,27 +69,25 @@ class TurnedStreams(Streams):
         return super()._attend(layer, (q, k, turned.to(v.dtype)), context, number)
 
 
-class RootMatrixStreams(Streams):
-    """The root's embedding enters through a matrix of low rank instead of one factor per element."""
+class ScaledRootStreams(Streams):
+    """One factor for each element of the root's embedding instead of a matrix."""
 
     def __init__(self, top: TopLayers, count: int, recipe: StreamsRecipe) -> None:
-        super().__init__(top, count, recipe)
-        assert self.root is not None
-        self.root.requires_grad_(False)
-        hidden = top.shape.hidden
-        self.narrow = nn.Parameter(torch.randn(hidden, ROOT_RANK) / math.sqrt(hidden))
-        self.widen = nn.Parameter(torch.zeros(ROOT_RANK, hidden))
+        super().__init__(top, count, replace(recipe, root_rank=0))
+        self.sees_root = True
+        self.factor = nn.Parameter(torch.zeros(top.shape.hidden))
 
     def vectors(self) -> list[nn.Parameter]:
-        return [self.embedding]
+        return [self.embedding, self.factor]
 
     def factors(self) -> list[nn.Parameter]:
-        return [*super().factors(), self.narrow, self.widen]
+        assert self.adapters is not None
+        return list(self.adapters.parameters())
 
     def _entering(self, states: Tensor, roots: Tensor | None) -> Tensor:
         assert roots is not None
-        root = (roots.float() * self.root_scale) @ self.narrow @ self.widen
-        return (states[:, None, :] + root[:, None, :] + self.stored_embedding()).flatten(0, 1)
+        states = states + self.factor * self.root_scale * roots.float()
+        return (states[:, None, :] + self.stored_embedding()).flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,8 @@ class Row:
 ROWS = (
     Row("all as shipped"),
     Row("2 layers", layers=2),
-    Row("without the root", recipe={"root": False}),
+    Row("without the root", recipe={"root_rank": 0}),
+    Row("factors on the root", make=ScaledRootStreams),
     Row("values turned", make=TurnedStreams),
     Row("embeddings alone", recipe={"rank": 0}),
     Row("rank 8", recipe={"rank": 8, "alpha": 8.0}),
@@ -115,7 +113,6 @@ ROWS = (
     Row("8 layers", layers=8),
     Row("6 streams", heads=6),
     Row("rank 128", recipe={"rank": 128, "alpha": 128.0}),
-    Row("root through a matrix", make=RootMatrixStreams),
 )
 """In the order of their interest. Without an adapter's scale changing: alpha is the rank, as in the recipe."""
 
@@ -195,7 +192,7 @@ def alike(trained: Trained) -> list[list[float]]:
         own = [entered, *main[: len(top.layers) - 1]]
         assert data.source.embeddings is not None
         at = torch.from_numpy(data.examples.rows[data.examples.starts[number] :][:rows])
-        roots = data.source.embeddings.drafted(at, 1)[:, 0] if streams.root is not None else None
+        roots = data.source.embeddings.drafted(at, 1)[:, 0] if streams.sees_root else None
         with recorded(top) as side:
             streams(top, context, roots)
         drafted = [streams._entering(context.states, roots), *side[: len(top.layers) - 1]]

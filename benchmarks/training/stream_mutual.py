@@ -322,7 +322,7 @@ def pass_time(text: str) -> tuple[int, float]:
 
 
 def train(row: Row, material: Material, arguments: argparse.Namespace) -> dict[str, Any]:
-    recipe = replace(SHARED_RECIPES[row.strategy], root=False)
+    recipe = replace(SHARED_RECIPES[row.strategy], root_rank=0)
     trained = train_streams(material, arguments, recipe, MutualStreams if row.mutual else Streams)
     held, asked = trained.ranks()
     made = trained_row(row.name, arguments, trained, (held, asked))

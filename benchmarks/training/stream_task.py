@@ -85,7 +85,7 @@ def read_questions(model: native.Model, path: Path, count: int) -> Asked:
 
 def train(row: Row, material: Material, arguments: argparse.Namespace) -> Trained:
     top = top_layers(material.base, arguments.layers)
-    recipe = replace(SHARED_RECIPES["truth"], root=False, shared=SharedTask(distils=False, weight=row.weight))
+    recipe = replace(SHARED_RECIPES["truth"], root_rank=0, shared=SharedTask(distils=False, weight=row.weight))
     seed, steps = arguments.seed, arguments.steps
     plan = StreamsPlan("", "truth", arguments.heads, top.first, seed, steps, recipe.batch, "cpu", recipe)
     data = read_data(material, arguments, top)

@@ -58,7 +58,10 @@ STREAMS_RANK_KEY = "medusa.streams.rank"
 STREAMS_ALPHA_KEY = "medusa.streams.alpha"
 """An adapter adds lora_b @ lora_a * alpha / rank."""
 STREAMS_ROOT_KEY = "medusa.streams.root"
-"""bool: the root's token embedding, times STREAM_ROOT_SCALE, is added to what the streams start from."""
+"""bool: the root's token embedding, through STREAM_ROOT or times STREAM_ROOT_SCALE, is added to what streams start
+from."""
+STREAMS_ROOT_RANK_KEY = "medusa.streams.root_rank"
+"""u32: of STREAM_ROOT; 0: the file has STREAM_ROOT_SCALE instead."""
 ACCURACY_KEY = "medusa.accuracy"
 ACCURACY_RANKS_KEY = "medusa.accuracy_ranks"
 TREE_KEY = "medusa.tree"
@@ -87,6 +90,8 @@ STREAM_EMBEDDING = "medusa.stream.embedding"
 """[streams, h] F32: what tells the streams apart."""
 STREAM_ROOT_SCALE = "medusa.stream.root_scale"
 """[h] F32."""
+STREAM_ROOT = ("medusa.stream.root.lora_a", "medusa.stream.root.lora_b")
+"""[r, h], [h, r]."""
 STREAM_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """Matrices of a base layer to which adapters are added."""
 ADAPTER_PARTS: tuple[AdapterPart, ...] = get_args(AdapterPart)

@@ -2,13 +2,14 @@
 
 A step's drafts come from one pass of `gamma` rows, the streams, through the layers first_layer .. N - 1 of the base:
 
-    x_j = M + P_j (+ root_scale * token embedding of the root)        j = 1 .. gamma
+    x_j = M + P_j (+ root_b root_a e)        j = 1 .. gamma, e: token embedding of the root
 
 M is the state after layer first_layer - 1 at the last accepted token, whose position is t (the root would be at
-t + 1); P_j is row j - 1 of `embedding`. In each layer every matrix has an adapter, one for all streams. Rotary
-embeddings rotate stream j by position t + j. It attends to all cells that the accepted token sees, itself included, and
-to streams 1 .. j, whose keys and values are never cached. After the base's final norm and output matrix, stream j
-gives the token at position t + 1 + j: the nodes of depth j.
+t + 1); P_j is row j - 1 of `embedding`. Files can also have factors, `root_scale`, in place of root_b root_a. In each
+layer every matrix has an adapter, one for all streams. Rotary embeddings rotate stream j by position t + j. It attends
+to all cells that the accepted token sees, itself included, and to streams 1 .. j, whose keys and values are never
+cached. After the base's final norm and output matrix, stream j gives the token at position t + 1 + j: the nodes of
+depth j.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Adapter = tuple[NDArray[np.floating], NDArray[np.floating]]
 
 @dataclass(frozen=True)
 class StreamHeads(Writable):
-    """embedding [gamma, h]; root_scale [h], None if streams do not see the root.
+    """embedding [gamma, h]; root: root_a [r, h] and root_b [h, r], or root_scale [h]; None where streams do not see the
+    root.
 
     adapters: [layer][name of a matrix], lowest layer first; empty in shared mode. first_layer: the base's, from 0.
     layers: how many from there on, up to the last. d2t [D]: the base token of each row of the draft vocabulary.
@@ -42,6 +44,7 @@ class StreamHeads(Writable):
     layers: int
     d2t: NDArray[np.integer]
     root_scale: NDArray[np.floating] | None = None
+    root: Adapter | None = None
     adapters: Sequence[Mapping[str, Adapter]] = ()
     alpha: float = 0.0
     mode: schema.StreamsMode = "lossless"
@@ -62,6 +65,10 @@ class StreamHeads(Writable):
             raise MedusaError(f"streams: {self.layers} layers from layer {self.first_layer} on, at least 1 each")
         if self.root_scale is not None and self.root_scale.shape != (hidden,):
             raise MedusaError(f"streams: root_scale has shape {self.root_scale.shape}, not ({hidden},)")
+        if self.root is not None:
+            a, b = self.root
+            if a.ndim != 2 or a.shape[1] != hidden or b.shape != a.shape[::-1] or self.root_scale is not None:
+                raise MedusaError(f"streams: the matrices of the root have shapes {a.shape} and {b.shape}")
         if len(self.adapters) != (self.layers if self.mode == "lossless" else 0):
             raise MedusaError("streams: lossless mode needs adapters for each layer, shared mode has none")
         for number, layer in enumerate(self.adapters):
@@ -94,6 +101,8 @@ class StreamHeads(Writable):
         tensors = [tensor_of(schema.STREAM_EMBEDDING, self.embedding, "embedding")]
         if self.root_scale is not None:
             tensors.append(tensor_of(schema.STREAM_ROOT_SCALE, self.root_scale, "embedding"))
+        for name, values in zip(schema.STREAM_ROOT, self.root or (), strict=False):
+            tensors.append(tensor_of(name, values, "adapter"))
         for number, layer in enumerate(self.adapters):
             for name in schema.STREAM_MATRICES:
                 for part, values in zip(schema.ADAPTER_PARTS, layer[name], strict=True):
@@ -110,5 +119,6 @@ class StreamHeads(Writable):
             schema.STREAMS_FIRST_LAYER_KEY: self.first_layer,
             schema.STREAMS_RANK_KEY: self.rank,
             schema.STREAMS_ALPHA_KEY: float(self.alpha),
-            schema.STREAMS_ROOT_KEY: self.root_scale is not None,
+            schema.STREAMS_ROOT_KEY: self.root_scale is not None or self.root is not None,
+            schema.STREAMS_ROOT_RANK_KEY: 0 if self.root is None else len(self.root[0]),
         }

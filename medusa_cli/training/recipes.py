@@ -176,13 +176,13 @@ class SharedTask:
 @dataclass(frozen=True)
 class StreamsRecipe:
     """rank, alpha: of the adapters (LoRA); rank 0: none. shared: base and streams learn together, with one set of
-    adapters for both; None: the base stays as it is. root: streams see the root's token embedding. rate: highest
-    learning rate of the adapters; for stream embeddings and root_scale it is vectors_rate times as high. batch: answer
-    positions per step, about. warmup: steps in which the rates rise."""
+    adapters for both; None: the base stays as it is. root_rank: of the matrix through which streams see the root's
+    token embedding; 0: they do not. rate: highest learning rate; for stream embeddings it is vectors_rate times as
+    high. batch: answer positions per step, about. warmup: steps in which the rates rise."""
 
     rank: int = 32
     alpha: float = 32.0
-    root: bool = True
+    root_rank: int = 64
     rate: float = 2e-3
     vectors_rate: float = 20.0
     batch: int = 128

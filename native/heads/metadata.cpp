@@ -179,6 +179,7 @@ class Reader {
         streams.rank = count("medusa.streams.rank", 0, max_rank);
         if (streams.rank > 0) streams.alpha = positive("medusa.streams.alpha", std::nullopt);
         streams.root = file_.get_bool("medusa.streams.root").value_or(false);
+        streams.root_rank = count("medusa.streams.root_rank", 0, max_rank);
         if (streams.layers != out_.layers_above_input) {
             throw bad("medusa.input_layer_offset is not medusa.streams.layers");
         }
@@ -240,7 +241,11 @@ class Reader {
 
     void add_stream_tensors(std::set<std::string>& names) const {
         names.insert(stream_embedding);
-        if (out_.streams.root) names.insert(stream_root_scale);
+        if (out_.streams.root && out_.streams.root_rank > 0) {
+            names.insert({stream_root_a, stream_root_b});
+        } else if (out_.streams.root) {
+            names.insert(stream_root_scale);
+        }
         for (int layer = 0; layer < (out_.streams.rank > 0 ? out_.streams.layers : 0); ++layer) {
             for (const char* matrix : stream_matrices) {
                 for (const char* part : {"lora_a", "lora_b"}) names.insert(stream_adapter(layer, matrix, part));

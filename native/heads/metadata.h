@@ -30,6 +30,7 @@ struct StreamParams {
     int rank = 0;         // of the adapters; 0: none
     float alpha = 0.0f;   // adapters are scaled by alpha / rank
     bool root = false;    // the root's token embedding is read
+    int root_rank = 0;    // of the matrix that it goes through; 0: it is scaled instead
     bool shared = false;  // the base was trained with the streams; otherwise they left it unchanged
 };
 
@@ -75,6 +76,8 @@ inline constexpr const char* stream_matrices[] = {"attn_q",   "attn_k", "attn_v"
                                                   "ffn_gate", "ffn_up", "ffn_down"};
 inline constexpr const char* stream_embedding = "medusa.stream.embedding";
 inline constexpr const char* stream_root_scale = "medusa.stream.root_scale";
+inline constexpr const char* stream_root_a = "medusa.stream.root.lora_a";
+inline constexpr const char* stream_root_b = "medusa.stream.root.lora_b";
 // "medusa.stream.{layer}.{matrix}.{part}", layers from 0, parts "lora_a" and "lora_b"
 std::string stream_adapter(int layer, const std::string& matrix, const std::string& part);
 

@@ -76,18 +76,19 @@ int64_t StreamLevels::choose_places() {
 
 void StreamLevels::set_inputs(const DraftInput& input) {
     const size_t h = input.hidden.size(), cells = static_cast<size_t>(pass_->cells);
-    std::vector<float> root(embeddings_ ? h : 0);
-    if (embeddings_) embeddings_->row(input.context.back(), root);
-    const auto scale = heads_->streams()->root_scale();
+    std::vector<float> common(input.hidden.begin(), input.hidden.end());
+    if (embeddings_) {
+        std::vector<float> root(h);
+        embeddings_->row(input.context.back(), root);
+        heads_->streams()->add_root(root, common);
+    }
     states_.resize(static_cast<size_t>(depth_) * h);
     mask_.assign(static_cast<size_t>(depth_) * cells, hidden);
     std::vector<int32_t> positions;
     for (int stream = 0; stream < depth_; ++stream) {
         const auto embedding = heads_->streams()->embedding(stream);
         const auto state = std::span(states_).subspan(static_cast<size_t>(stream) * h, h);
-        for (size_t i = 0; i < h; ++i) {
-            state[i] = input.hidden[i] + embedding[i] + (embeddings_ ? scale[i] * root[i] : 0.0f);
-        }
+        for (size_t i = 0; i < h; ++i) state[i] = common[i] + embedding[i];
         positions.push_back(static_cast<int32_t>(input.context.size()) - 1 + stream);
         const auto row = std::span(mask_).subspan(static_cast<size_t>(stream) * cells, cells);
         for (size_t cell = 0; cell < cells; ++cell) {

@@ -47,8 +47,28 @@ StreamWeights::StreamWeights(const LlamaModel& model, const GgufFile& file, cons
     find_layers();
     find_output_norm();
     embeddings_ = numbers(stream_embedding, {h, metadata.head_count});
-    if (params_.root) root_scale_ = numbers(stream_root_scale, {h});
+    if (params_.root && params_.root_rank > 0) {
+        root_a_ = numbers(stream_root_a, {h, params_.root_rank});
+        root_b_ = numbers(stream_root_b, {params_.root_rank, h});
+    } else if (params_.root) {
+        root_scale_ = numbers(stream_root_scale, {h});
+    }
     if (params_.rank > 0) load_adapters();
+}
+
+void StreamWeights::add_root(std::span<const float> token, std::span<float> state) const {
+    if (!root_scale_.empty()) {
+        for (size_t i = 0; i < state.size(); ++i) state[i] += root_scale_[i] * token[i];
+        return;
+    }
+    const auto rank = static_cast<size_t>(params_.root_rank), h = token.size();
+    std::vector<float> narrow(rank);
+    for (size_t r = 0; r < rank; ++r) {
+        for (size_t i = 0; i < h; ++i) narrow[r] += root_a_[r * h + i] * token[i];
+    }
+    for (size_t i = 0; i < h; ++i) {
+        for (size_t r = 0; r < rank; ++r) state[i] += root_b_[i * rank + r] * narrow[r];
+    }
 }
 
 void StreamWeights::load_adapters() {
@@ -204,7 +224,8 @@ std::span<const float> StreamWeights::embedding(int stream) const {
 }
 
 uint64_t StreamWeights::size_bytes() const {
-    return tensors_.size_bytes() + packed_.size_bytes() + (embeddings_.size() + root_scale_.size()) * sizeof(float);
+    return tensors_.size_bytes() + packed_.size_bytes() +
+           (embeddings_.size() + root_scale_.size() + root_a_.size() + root_b_.size()) * sizeof(float);
 }
 
 }  // namespace medusa

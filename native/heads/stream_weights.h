@@ -42,8 +42,8 @@ class StreamWeights {
     float norm_eps() const { return norm_eps_; }
     // What stream `stream` (from 0) starts from besides the state, [h].
     std::span<const float> embedding(int stream) const;
-    // Factors for the root's embedding, [h]; empty where streams do not read it.
-    std::span<const float> root_scale() const { return root_scale_; }
+    // What the root's token embedding [h] adds to that. Only where streams read it.
+    void add_root(std::span<const float> token, std::span<float> state) const;
     uint64_t size_bytes() const;
 
   private:
@@ -73,7 +73,8 @@ class StreamWeights {
     std::vector<StreamLayer> layers_;
     ggml_tensor* output_norm_ = nullptr;
     float norm_eps_ = 0;
-    std::vector<float> embeddings_, root_scale_;
+    std::vector<float> embeddings_;
+    std::vector<float> root_scale_, root_a_, root_b_;  // factors, or a matrix as b * (a * x)
     // Matrices that the kernels serve, in the kernels' buffer type.
     DeviceTensors tensors_, packed_;
     std::vector<Upload> uploads_;

@@ -39,7 +39,7 @@ def made(gamma: int = 3, layers: int = 2, rank: int = RANK, root: bool = True, s
         d2t=rng.permutation(50)[:7].astype(np.int32),
         base_name="tiny",
         base_fingerprint="print",
-        root_scale=values(HIDDEN) if root else None,
+        root=(values(4, HIDDEN), values(HIDDEN, 4)) if root else None,
         adapters=[adapters() for _ in range(layers if rank else 0)],
         alpha=8.0 if rank else 0.0,
         mode="lossless" if rank else "shared",
@@ -66,10 +66,11 @@ def test_the_file_has_the_shapes_of_ggml(tmp_path: Path) -> None:
     draft_heads.write_heads(tmp_path / "heads.gguf", made())
     shapes = {tensor.name: tensor.shape for tensor in read_header(tmp_path / "heads.gguf")[0].tensors}
     assert shapes["medusa.stream.embedding"] == (HIDDEN, 3)
-    assert shapes["medusa.stream.root_scale"] == (HIDDEN,)
+    assert shapes["medusa.stream.root.lora_a"] == (HIDDEN, 4)
+    assert shapes["medusa.stream.root.lora_b"] == (4, HIDDEN)
     assert shapes["medusa.stream.1.ffn_down.lora_a"] == (INNER, RANK)
     assert shapes["medusa.stream.1.ffn_down.lora_b"] == (RANK, HIDDEN)
-    assert len(shapes) == 3 + 2 * 7 * 2
+    assert len(shapes) == 4 + 2 * 7 * 2
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,9 @@ def test_the_file_has_the_shapes_of_ggml(tmp_path: Path) -> None:
         ({"mode": "shared"}, "shared mode has none"),
         ({"layers": 3}, "adapters for each layer"),
         ({"first_layer": 0}, "at least 1 each"),
-        ({"root_scale": np.zeros(3, np.float32)}, "root_scale has shape (3,)"),
+        ({"root": None, "root_scale": np.zeros(3, np.float32)}, "root_scale has shape (3,)"),
+        ({"root_scale": np.zeros(HIDDEN, np.float32)}, "the matrices of the root"),
+        ({"root": (np.zeros((4, HIDDEN)), np.zeros((4, HIDDEN)))}, "the matrices of the root"),
         ({"accuracy": [[0.5]]}, "streams x ranks"),
         ({"embedding": np.full((3, HIDDEN), np.nan, np.float32)}, "holds NaN"),
         ({"adapters": [{}, {}]}, "a layer needs adapters of attn_q"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import _native_testing as testing
 import lossless
@@ -18,7 +18,7 @@ from medusa_cli.converters.heads.draft_heads import write_heads
 from medusa_cli.converters.heads.stream_heads import StreamHeads
 from numpy.typing import NDArray
 from random_bases import random_base
-from random_heads import random_heads, random_streams, write
+from random_heads import RootInput, random_heads, random_streams, write
 from stream_numpy import Base, NumpyStreams
 
 from medusa_cli import native
@@ -59,11 +59,11 @@ def deviation(probabilities: NDArray[np.float32], logits: NDArray[np.float64]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("root", [True, False])
+@pytest.mark.parametrize("root", get_args(RootInput))
 @pytest.mark.parametrize(("layers", "rank"), [(1, 4), (3, 8), (6, 1), (2, 0)])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
-def test_probabilities_equal_numpy(tmp_path: Path, architecture: str, layers: int, rank: int, root: bool) -> None:
-    path = random_base(tmp_path / "base.gguf", architecture, tied=root, rope_factors=architecture == "llama")
+def test_probabilities_equal_numpy(tmp_path: Path, architecture: str, layers: int, rank: int, root: RootInput) -> None:
+    path = random_base(tmp_path / "base.gguf", architecture, tied=root != "none", rope_factors=architecture == "llama")
     streams = random_streams(Base(path), gamma=5, layers=layers, rank=rank, root=root)
     case = Case(path, streams, repack=False)
     assert (case.heads.kind, case.heads.head_count, case.heads.output_rows) == ("streams", 5, 48)
@@ -260,7 +260,11 @@ Change = dict[str, Any]
 FILES: dict[str, tuple[Change, str]] = {
     "an adapter is missing": ({"without": "medusa.stream.1.ffn_up.lora_b"}, "ffn_up.lora_b is missing"),
     "no embeddings": ({"without": "medusa.stream.embedding"}, "embedding is missing"),
-    "no scale of the root": ({"without": "medusa.stream.root_scale"}, "root_scale is missing"),
+    "no matrix of the root": ({"without": "medusa.stream.root.lora_b"}, "root.lora_b is missing"),
+    "no rank of the root": ({"keys": {"medusa.streams.root_rank": 0}}, "root.lora_a is unknown for"),
+    "another rank of the root": ({"keys": {"medusa.streams.root_rank": 9}}, "root.lora_a has shape"),
+    "a root's rank beyond all sense": ({"keys": {"medusa.streams.root_rank": 2**31}}, "medusa.streams.root_rank"),
+    "a root of NaN": ({"bytes": ("medusa.stream.root.lora_b", b"\0\x7e")}, "not numbers"),
     "adapters of other matrices": (
         {"swap": ("medusa.stream.0.attn_q.lora_b", "medusa.stream.0.attn_k.lora_b")},
         "attn_q.lora_b has shape .* another base",

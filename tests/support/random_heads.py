@@ -104,13 +104,17 @@ def write(path: Path, source: SourceHeads, type_: str = "f16", *, base: str | No
     return path
 
 
+RootInput = Literal["matrix", "factors", "none"]
+"""How streams see the root's token embedding; trained ones through a matrix."""
+
+
 def random_streams(
     base: Base,
     *,
     gamma: int = 4,
     layers: int = 2,
     rank: int = 8,
-    root: bool = True,
+    root: RootInput = "matrix",
     rows: int = DRAFT_VOCABULARY,
     strength: float = 0.3,
     seed: int = 0,
@@ -139,7 +143,8 @@ def random_streams(
         d2t=rng.permutation(len(base.tensors["token_embd.weight"]))[:rows].astype(np.int32),
         base_name=base.name,
         base_fingerprint=base.fingerprint,
-        root_scale=rng.standard_normal(base.hidden).astype(np.float32) / 2 if root else None,
+        root_scale=rng.standard_normal(base.hidden).astype(np.float32) / 2 if root == "factors" else None,
+        root=(half(8, base.hidden), half(base.hidden, 8)) if root == "matrix" else None,
         adapters=[adapters(layer) for layer in range(layers if rank else 0)],
         alpha=2.0 * rank,
         mode="lossless" if rank else "shared",

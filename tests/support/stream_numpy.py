@@ -141,6 +141,9 @@ class NumpyStreams:
         x = state.astype(np.float64) + streams.embedding
         if streams.root_scale is not None:
             x = x + streams.root_scale * base.tensors["token_embd.weight"][root]
+        if streams.root is not None:
+            a, b = (part.astype(np.float64) for part in streams.root)
+            x = x + b @ (a @ base.tensors["token_embd.weight"][root])
         gamma, text = len(x), len(caches[0][0])
         positions = text - 1 + np.arange(1, gamma + 1)
         visible = np.concatenate([np.ones((gamma, text), bool), np.tri(gamma, dtype=bool)], 1)

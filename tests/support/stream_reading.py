@@ -23,6 +23,7 @@ def read_stream_heads(path: Path) -> StreamHeads:
     if metadata.get(schema.KIND_KEY) != schema.STREAMS:
         raise MedusaError(f"{path}: holds no streams, but {metadata.get(schema.KIND_KEY, 'no draft heads')}")
     stored = {tensor.name: np.asarray(tensor.data) for tensor in GGUFReader(path).tensors}
+    root_a, root_b = schema.STREAM_ROOT
     try:
         ranks = int(metadata.get(schema.ACCURACY_RANKS_KEY, 0))
         flat = metadata.get(schema.ACCURACY_KEY, [])
@@ -34,7 +35,8 @@ def read_stream_heads(path: Path) -> StreamHeads:
             d2t=stored[schema.D2T],
             base_name=str(metadata[schema.BASE_NAME_KEY]),
             base_fingerprint=str(metadata[schema.BASE_FINGERPRINT_KEY]),
-            root_scale=stored[schema.STREAM_ROOT_SCALE] if metadata[schema.STREAMS_ROOT_KEY] else None,
+            root_scale=stored.get(schema.STREAM_ROOT_SCALE),
+            root=(stored[root_a], stored[root_b]) if metadata[schema.STREAMS_ROOT_RANK_KEY] else None,
             adapters=[_adapters(stored, number) for number in range(layers if rank else 0)],
             alpha=float(metadata[schema.STREAMS_ALPHA_KEY]),
             mode=cast(schema.StreamsMode, metadata[schema.STREAMS_MODE_KEY]),

@@ -20,7 +20,7 @@ from medusa_cli.training.recipes import SHARED_RECIPES
 from medusa_cli.training.streams.layers import Piece, Streams
 
 COUNT, TOP, PROMPT = 3, 2, [5, 9, 31, 7, 2, 40]
-RECIPE = replace(SHARED_RECIPES["truth"], root=False)
+RECIPE = replace(SHARED_RECIPES["truth"], root_rank=0)
 TREES: list[list[Choice]] = [
     [(rank,) for rank in range(6)],
     [(0,), (0, 0), (0, 0, 0)],

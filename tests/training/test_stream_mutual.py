@@ -20,7 +20,7 @@ from medusa_cli.training.recipes import SHARED_RECIPES
 from medusa_cli.training.streams.layers import Piece, Streams
 
 COUNT, TOP = 3, 2
-RECIPE = replace(SHARED_RECIPES["truth"], root=False)
+RECIPE = replace(SHARED_RECIPES["truth"], root_rank=0)
 PIECES = [Piece(9, 4, 3), Piece(6, 0, 2)]
 
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 from killed_training import SHARED_PHASES, tiny_model
 from medusa_cli.converters.gguf.header import read_header
+from medusa_cli.converters.heads import schema
 from medusa_cli.converters.heads.single_file import split
 from numpy.typing import NDArray
 from random_bases import HIDDEN, random_base
@@ -94,7 +95,7 @@ def test_the_streams_teach_the_base(tmp_path: Path) -> None:
     streams = random_streams(top)
     assert streams.adapters is not None
     entered = torch.randn(9, HIDDEN, generator=torch.Generator().manual_seed(0))
-    roots, piece = torch.zeros(1, HIDDEN), [Piece(9, 8, 1)]
+    roots, piece = torch.ones(1, HIDDEN), [Piece(9, 8, 1)]
     context = streams.read(top, entered, piece)
     assert all(
         keys.requires_grad and values.requires_grad for keys, values in zip(context.keys, context.values, strict=True)
@@ -107,7 +108,7 @@ def test_the_base_learns_each_token_of_an_answer(tmp_path: Path) -> None:
     """Also the one that ends it, behind which nothing is drafted."""
     top, tokens, prompt = layers_of(random_base(tmp_path / "base.gguf", "llama"), 2), np.arange(8, 16), np.arange(3)
     spans = [Span(0, 5, ""), Span(5, 3, "")]
-    recipe = replace(recipes.SHARED_RECIPES["truth"], root=False)
+    recipe = replace(recipes.SHARED_RECIPES["truth"], root_rank=0)
     fit = StreamsFit(StreamsPlan("", "truth", 3, top.first, 0, 9, 128, "cpu", recipe), top, CPU)
     output = torch.randn(40, HIDDEN, generator=torch.Generator().manual_seed(0))
     texts = whole_texts(spans, dict.fromkeys((0, 5), prompt.astype(np.int32)), tokens.astype(np.int32))
@@ -163,7 +164,7 @@ def test_a_new_model_with_streams_that_are_a_few_numbers(whole: Path) -> None:
         adapted = name.startswith("blk.1.") and name.endswith(".weight") and "norm" not in name
         assert np.array_equal(old.load(name), new.load(name)) != adapted
     stored = [tensor.name for tensor in read_header(whole / "heads.gguf")[0].tensors]
-    assert stored == ["medusa.stream.embedding", "medusa.stream.root_scale", "medusa.d2t"]
+    assert stored == ["medusa.stream.embedding", *schema.STREAM_ROOT, "medusa.d2t"]
     assert read_header(whole / "adapter.gguf")[0].metadata()["general.type"] == "adapter"
     assert "Speculative Streaming" in str(new.header.metadata()["general.name"])
     record = json.loads((whole / "out.train.json").read_text())
@@ -193,8 +194,8 @@ def test_the_file_drafts_for_the_new_model_and_changes_nothing_of_it(whole: Path
     roots = torch.from_numpy(BaseTensors(whole / "new.gguf").load("token_embd.weight")[text[-1]])[None]
     with torch.no_grad():
         streams.embedding.copy_(torch.from_numpy(np.array(made.embedding)))
-        assert streams.root is not None
-        streams.root.copy_(torch.from_numpy(np.array(made.root_scale)))
+        for mine, stored in zip((streams.root_a, streams.root_b), made.root or (), strict=True):
+            mine.copy_(torch.from_numpy(stored.astype(np.float32)))
         z = streams(top, streams.read(top, torch.from_numpy(np.asarray(states)), [Piece(29, 28, 1)]), roots)[:, 0]
         logits = z @ torch.from_numpy(output_rows(read_base(whole / "new.gguf"), made.d2t)).T
     np.testing.assert_allclose(ours, torch.softmax(logits, dim=1).numpy(), rtol=0.05, atol=1e-5)

@@ -22,7 +22,7 @@ from fixtures import tiny_base, tiny_recurrent
 from killed_training import STREAMS_PHASES, tiny_model
 from medusa_cli.converters.heads.stream_heads import StreamHeads
 from random_bases import HIDDEN, random_base
-from random_heads import random_streams
+from random_heads import RootInput, random_streams
 from rich.console import Console
 from stream_numpy import Base, NumpyStreams
 from stream_reading import read_stream_heads
@@ -54,11 +54,11 @@ def layers_of(path: Path, top: int = TOP) -> TopLayers:
 @torch.no_grad()
 def in_torch(made: StreamHeads, top: TopLayers) -> Streams:
     """The same streams, scales being 1."""
-    recipe = replace(RECIPE, rank=made.rank, alpha=made.alpha, root=made.root_scale is not None)
+    recipe = replace(RECIPE, rank=made.rank, alpha=made.alpha, root_rank=0 if made.root is None else len(made.root[0]))
     streams = Streams(top, len(made.embedding), recipe)
     streams.embedding.copy_(torch.from_numpy(np.array(made.embedding)))
-    if streams.root is not None:
-        streams.root.copy_(torch.from_numpy(np.array(made.root_scale)))
+    for mine, stored in zip((streams.root_a, streams.root_b), made.root or (), strict=False):
+        mine.copy_(torch.from_numpy(stored.astype(np.float32)))
     for layer, adapters in zip(top.layers, made.adapters, strict=True):
         for name, stored in adapters.items():
             assert streams.adapters is not None
@@ -68,9 +68,9 @@ def in_torch(made: StreamHeads, top: TopLayers) -> Streams:
     return streams
 
 
-@pytest.mark.parametrize("root", [True, False])
+@pytest.mark.parametrize("root", ["matrix", "none"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
-def test_streams_equal_numpy(tmp_path: Path, architecture: str, root: bool) -> None:
+def test_streams_equal_numpy(tmp_path: Path, architecture: str, root: RootInput) -> None:
     """Two texts in one batch, each with a part of its rows; NumPy takes one row at a time, with a dense mask."""
     path = random_base(tmp_path / "base.gguf", architecture, rope_factors=architecture == "llama")
     made, top = random_streams(Base(path), gamma=GAMMA, layers=TOP, root=root), layers_of(path)
@@ -96,7 +96,7 @@ def test_fresh_streams_repeat_the_model_at_later_positions(tmp_path: Path) -> No
     """Adapters add nothing at first: a stream is the state itself, turned further."""
     path = random_base(tmp_path / "base.gguf", "qwen2")
     top = layers_of(path)
-    streams = Streams(top, 1, replace(RECIPE, root=False))
+    streams = Streams(top, 1, replace(RECIPE, root_rank=0))
     states = torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         doubled = torch.cat((states, states[-1:]))
@@ -147,7 +147,8 @@ def test_a_run_learns_and_writes_what_it_measured(whole: Path) -> None:
     np.testing.assert_allclose(made.accuracy, record["accuracy"], atol=1e-6)
     assert [list(choice) for choice in made.tree] == record["tree"]
     assert np.abs(made.embedding).max() > 0
-    assert np.abs(np.asarray(made.root_scale)).max() > 0
+    assert made.root is not None
+    assert np.abs(made.root[0] @ made.root[1]).max() > 0
 
 
 def test_the_engine_drafts_with_the_file(whole: Path) -> None:

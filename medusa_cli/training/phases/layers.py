@@ -95,7 +95,7 @@ def _check_streams(setup: Setup, shape: DecoderShape) -> None:
         raise MedusaError(f"streams_layers {layers}: {path} allows 1 to {len(shape.layers) - 1}")
     if any(layer.window is not None for layer in shape.layers):
         raise MedusaError(f"{path}: streams cannot draft for models with sliding windows: train another kind")
-    if setup.options.streams_recipe.root and setup.base.embedding is None:
+    if setup.options.streams_recipe.root_rank and setup.base.embedding is None:
         raise MedusaError(f"{path}: has no token embeddings of its vocabulary's size, streams need them")
 
 

@@ -110,7 +110,7 @@ def merge_shared(setup: Setup, material: Material, fitted: FittedStreams) -> tup
 def content(setup: Setup, material: Material, fitted: FittedStreams, result: TrainResult) -> StreamHeads:
     """The content of the file."""
     streams, top = fitted.streams, fitted.top
-    adapters, root = streams.adapters, streams.stored_root_scale()
+    adapters, root = streams.adapters, streams.stored_root()
 
     learned: list[dict[str, Adapter]] = []
     for layer in top.layers if adapters is not None else ():
@@ -124,7 +124,7 @@ def content(setup: Setup, material: Material, fitted: FittedStreams, result: Tra
         d2t=material.vocabulary.d2t,
         base_name=setup.base.name,
         base_fingerprint=setup.base.fingerprint,
-        root_scale=array_of(root) if root is not None else None,
+        root=(array_of(root[0]), array_of(root[1])) if root is not None else None,
         adapters=learned,
         alpha=adapters.alpha if adapters is not None else 0.0,
         mode="lossless" if adapters is not None else "shared",

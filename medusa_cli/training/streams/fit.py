@@ -54,7 +54,7 @@ def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) ->
     texts, entered = data.entered(picked)
     pieces = [Piece(len(text.fed), text.answer_at, rows) for text, rows in zip(texts, picked.lengths, strict=True)]
     roots = None
-    if streams.root is not None:
+    if streams.sees_root:
         assert data.source.embeddings is not None
         roots = data.source.embeddings.drafted(data.drafts.rows(picked), 1)[:, 0]
     with torch.autocast(entered.device.type, torch.bfloat16, enabled=data.output.dtype == torch.bfloat16):

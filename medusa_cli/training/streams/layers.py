@@ -83,7 +83,9 @@ class Streams(nn.Module):
         hidden = top.shape.hidden
         self.count, self.shape = count, top.shape
         self.embedding = nn.Parameter(torch.zeros(count, hidden))
-        self.root = nn.Parameter(torch.zeros(hidden)) if recipe.root else None
+        self.sees_root = recipe.root_rank > 0
+        self.root_a = nn.Parameter(torch.randn(recipe.root_rank, hidden) / hidden**0.5)
+        self.root_b = nn.Parameter(torch.zeros(hidden, recipe.root_rank))
         self.adapters = Adapters(top, recipe.rank, recipe.alpha, dropout=0.0) if recipe.rank else None
         self.shared = recipe.shared is not None
         self.register_buffer("state_scale", torch.ones(()))
@@ -100,12 +102,13 @@ class Streams(nn.Module):
             self.root_scale.copy_(self.state_scale / size if size > 0 else size + 1)
 
     def vectors(self) -> list[nn.Parameter]:
-        """Parameters added to states: stream embeddings, factors on the root's embedding."""
-        return [self.embedding] if self.root is None else [self.embedding, self.root]
+        """Parameters added to states: stream embeddings."""
+        return [self.embedding]
 
     def factors(self) -> list[nn.Parameter]:
-        """Parameters of the adapters."""
-        return [] if self.adapters is None else list(self.adapters.parameters())
+        """Parameters of the adapters, and of the matrix for the root's embedding."""
+        root = [self.root_a, self.root_b] if self.sees_root else []
+        return root if self.adapters is None else [*root, *self.adapters.parameters()]
 
     @property
     def project(self) -> Project:
@@ -135,16 +138,16 @@ class Streams(nn.Module):
         """[count, h]: added to states."""
         return self.embedding * self.state_scale
 
-    def stored_root_scale(self) -> Tensor | None:
-        """[h]: multiplied with token embeddings."""
-        return None if self.root is None else self.root * self.root_scale
+    def stored_root(self) -> tuple[Tensor, Tensor] | None:
+        """[r, h], [h, r]: what token embeddings are multiplied with, one after the other."""
+        return (self.root_a * self.root_scale, self.root_b) if self.sees_root else None
 
     def _entering(self, states: Tensor, roots: Tensor | None) -> Tensor:
         """[B * count, h], with the streams of a row side by side."""
-        scale = self.stored_root_scale()
-        if scale is not None:
+        root = self.stored_root()
+        if root is not None:
             assert roots is not None
-            states = states + scale * roots.float()
+            states = states + roots.float() @ root[0].T @ root[1].T
         return (states[:, None, :] + self.stored_embedding()).flatten(0, 1)
 
     def _attend(self, layer: Layer, parts: tuple[Tensor, Tensor, Tensor], context: Context, number: int) -> Tensor:
