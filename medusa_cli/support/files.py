@@ -27,7 +27,7 @@ def valid_text(text: str) -> str:
 def expanded(path: str | Path) -> Path:
     """The path with ~ expanded, if the system knows that person's home. MedusaError for what no file can be called."""
     if "\0" in str(path):
-        raise MedusaError(f"{str(path)!r:.80} is no file name: it holds a null byte")
+        raise MedusaError(f"{str(path)!r:.80}: no such file, names hold no null byte")
     try:
         return Path(path).expanduser()
     except RuntimeError:
