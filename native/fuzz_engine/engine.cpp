@@ -39,8 +39,7 @@ void answer(const std::shared_ptr<LlamaModel>& model, const std::shared_ptr<Head
     params.lookup = true;
     if (heads) params.tree = Tree({{0}, {1}, {0, 0}});
     if (drafter) {
-        params.tree =
-            drafter->next_layers() > 1 || !drafter->has_layer_for_each_draft() ? Tree({{0}, {0, 0}}) : Tree({{0}});
+        params.tree = Tree({{0}, {0, 0}});
         params.drafter = drafter;
     }
     const auto session = open_session(model, heads, params).session;
