@@ -32,6 +32,15 @@ std::string block(int number, const std::string& rest) {
     return "blk." + std::to_string(number) + "." + rest;
 }
 
+std::vector<float> transposed(const std::vector<float>& rows, size_t columns) {
+    const size_t count = rows.size() / columns;
+    std::vector<float> out(rows.size());
+    for (size_t row = 0; row < count; ++row) {
+        for (size_t column = 0; column < columns; ++column) out[column * count + row] = rows[row * columns + column];
+    }
+    return out;
+}
+
 }  // namespace
 
 StreamWeights::StreamWeights(const LlamaModel& model, const GgufFile& file, const HeadsMetadata& metadata,
@@ -48,8 +57,8 @@ StreamWeights::StreamWeights(const LlamaModel& model, const GgufFile& file, cons
     find_output_norm();
     embeddings_ = numbers(stream_embedding, {h, metadata.head_count});
     if (params_.root && params_.root_rank > 0) {
-        root_a_ = numbers(stream_root_a, {h, params_.root_rank});
-        root_b_ = numbers(stream_root_b, {params_.root_rank, h});
+        root_a_ = transposed(numbers(stream_root_a, {h, params_.root_rank}), static_cast<size_t>(h));
+        root_b_ = transposed(numbers(stream_root_b, {params_.root_rank, h}), static_cast<size_t>(params_.root_rank));
     } else if (params_.root) {
         root_scale_ = numbers(stream_root_scale, {h});
     }
@@ -63,11 +72,11 @@ void StreamWeights::add_root(std::span<const float> token, std::span<float> stat
     }
     const auto rank = static_cast<size_t>(params_.root_rank), h = token.size();
     std::vector<float> narrow(rank);
-    for (size_t r = 0; r < rank; ++r) {
-        for (size_t i = 0; i < h; ++i) narrow[r] += root_a_[r * h + i] * token[i];
-    }
     for (size_t i = 0; i < h; ++i) {
-        for (size_t r = 0; r < rank; ++r) state[i] += root_b_[i * rank + r] * narrow[r];
+        for (size_t r = 0; r < rank; ++r) narrow[r] += root_a_[i * rank + r] * token[i];
+    }
+    for (size_t r = 0; r < rank; ++r) {
+        for (size_t i = 0; i < h; ++i) state[i] += root_b_[r * h + i] * narrow[r];
     }
 }
 

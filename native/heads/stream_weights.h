@@ -74,7 +74,9 @@ class StreamWeights {
     ggml_tensor* output_norm_ = nullptr;
     float norm_eps_ = 0;
     std::vector<float> embeddings_;
-    std::vector<float> root_scale_, root_a_, root_b_;  // factors, or a matrix as b * (a * x)
+    std::vector<float> root_scale_;  // factors, or else
+    std::vector<float> root_a_,
+        root_b_;  // a matrix, b * (a * x); transposed, so that no sum waits for its own last step
     // Matrices that the kernels serve, in the kernels' buffer type.
     DeviceTensors tensors_, packed_;
     std::vector<Upload> uploads_;

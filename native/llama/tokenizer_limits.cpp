@@ -16,7 +16,7 @@ namespace {
 constexpr size_t bytes_per_character = 1024;
 constexpr size_t harmless = 256;  // characters: these need less than the smallest stack that threads have
 constexpr size_t most_characters = 8'000'000;
-// At each special token, libllama walks through the list of all before it: so many take some two seconds.
+// At each special token, libllama walks through the list of all before it: so many take a few seconds.
 constexpr size_t most_special = 50'000;
 // SentencePiece's: for each character that is no token, the tokens found so far are copied (std::vector::reserve). This
 // many copies take some three seconds.
