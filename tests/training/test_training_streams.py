@@ -57,8 +57,8 @@ def in_torch(made: StreamHeads, top: TopLayers) -> Streams:
     recipe = replace(RECIPE, rank=made.rank, alpha=made.alpha, root_rank=0 if made.root is None else len(made.root[0]))
     streams = Streams(top, len(made.embedding), recipe)
     streams.embedding.copy_(torch.from_numpy(np.array(made.embedding)))
-    for mine, stored in zip((streams.root_a, streams.root_b), made.root or (), strict=False):
-        mine.copy_(torch.from_numpy(stored.astype(np.float32)))
+    for mine, matrix in zip((streams.root_a, streams.root_b), made.root or (), strict=False):
+        mine.copy_(torch.from_numpy(matrix.astype(np.float32)))
     for layer, adapters in zip(top.layers, made.adapters, strict=True):
         for name, stored in adapters.items():
             assert streams.adapters is not None
