@@ -288,6 +288,16 @@ def said_with_adapter(base: Path, adapter: Path, tokens: list[int]) -> np.ndarra
     return logits
 
 
+def test_size_of_the_adapters_is_that_of_what_they_add(tmp_path: Path) -> None:
+    adapters = Adapters(opened(random_base(tmp_path / "base.gguf", "llama")), 4, 16.0, 0.0)
+    assert adapters.size() == 0
+    with torch.no_grad():
+        for b in adapters.b.values():
+            b.normal_(0, 0.05)
+    added = torch.cat([adapters.change(name).flatten() for name in adapters.names()])
+    assert adapters.size() == pytest.approx(float(added.norm()), rel=1e-5)
+
+
 @pytest.mark.parametrize("architecture", KINDS)
 def test_an_adapter_is_to_llama_cpp_what_the_merged_model_is(tmp_path: Path, architecture: str) -> None:
     path = random_base(tmp_path / "base.gguf", architecture)

@@ -48,11 +48,13 @@ class JointPlan:
 
 @dataclass(frozen=True)
 class JointPoint:
-    """Losses at step number `step`, from 1: the backbone's (KL or cross entropy) and the heads'."""
+    """Losses at step number `step`, from 1: the backbone's (KL or cross entropy) and the heads'; after it, the
+    Frobenius norm of what the adapters add to the matrices."""
 
     step: int
     backbone: float
     heads: float
+    change: float
 
 
 def heads_weight(step: int, steps: int, recipe: JointRecipe) -> float:
@@ -130,7 +132,7 @@ class JointFit(Loop):
     def _read(self, loss: Tensor) -> float:
         rows = sum(part[0] for part in self._parts)
         backbone, heads = (sum(part[0] / rows * float(part[which]) for part in self._parts) for which in (1, 2))
-        self.curve.append(JointPoint(self.step, backbone, heads))
+        self.curve.append(JointPoint(self.step, backbone, heads, self.adapters.size()))
         return heads
 
     def _forward(self, entered: Tensor, lengths: list[int]) -> Tensor:

@@ -252,6 +252,13 @@ class Adapters(nn.Module):
         a, b = self.matrices(name)
         return b @ a * self.scale
 
+    @torch.no_grad()
+    def size(self) -> float:
+        """The Frobenius norm of all changes together."""
+        pairs = map(self.matrices, self.names())
+        squares = [(b.T @ b * (a @ a.T)).sum() for a, b in pairs]  # |b @ a|^2, without the product of that size
+        return self.scale * float(torch.stack(squares).sum().clamp(min=0).sqrt())
+
 
 def _key(name: str) -> str:
     """Modules do not allow dots."""
