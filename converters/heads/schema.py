@@ -90,7 +90,9 @@ STREAM_EMBEDDING = "medusa.stream.embedding"
 """[streams, h] F32: what tells the streams apart."""
 STREAM_ROOT_SCALE = "medusa.stream.root_scale"
 """[h] F32."""
-STREAM_ROOT = ("medusa.stream.root.lora_a", "medusa.stream.root.lora_b")
+STREAM_ROOT_A = "medusa.stream.root.lora_a"
+STREAM_ROOT_B = "medusa.stream.root.lora_b"
+STREAM_ROOT = (STREAM_ROOT_A, STREAM_ROOT_B)
 """[r, h], [h, r]."""
 STREAM_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 """Matrices of a base layer to which adapters are added."""
