@@ -153,12 +153,12 @@ class JointFit(Loop):
 
     def _state(self) -> dict[str, Any]:
         told = {
-            "losses": [asdict(point) for point in self.curve],
+            "points": [asdict(point) for point in self.curve],
             "held_out": [asdict(found) for found in self.held_out],
         }
         return {**super()._state(), **told}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         super()._set_state(state)
-        self.curve = [JointPoint(**point) for point in state["losses"]]
+        self.curve = [JointPoint(**point) for point in state["points"]]
         self.held_out = [HeldOut(**found) for found in state["held_out"]]
