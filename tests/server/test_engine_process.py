@@ -58,10 +58,17 @@ def text(response: httpx.Response) -> str:
     return str(response.json()["choices"][0]["message"]["content"])
 
 
+def ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def kill(server: Served, how: int = signal.SIGKILL) -> None:
     engine = engine_of(server)
     engine.send_signal(how)
-    wait_for(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: ended(engine))
 
 
 def streamed(server: Served, path: str, how: int = signal.SIGKILL) -> tuple[list[Any], float]:
