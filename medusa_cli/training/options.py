@@ -291,11 +291,11 @@ class TrainOptions:
     def streams_recipe(self) -> StreamsRecipe:
         """How streams are trained: alone, or with their base."""
         if not self.joint:
-            return STREAMS_RECIPE
+            return replace(STREAMS_RECIPE, **self.file.of(Recipe))
         recipe = SHARED_RECIPES[self.joint_strategy]
         assert recipe.shared is not None
         shared = replace(recipe.shared, **given(weight=self.joint_weight))
-        return replace(recipe, shared=shared, **given(rate=self.joint_rate))
+        return replace(recipe, shared=shared, **given(rate=self.joint_rate, batch=self.joint_batch))
 
     @property
     def text(self) -> TextRecipe:
@@ -304,12 +304,14 @@ class TrainOptions:
     @property
     def name(self) -> str:
         """Name of these heads' files in the work folder: other recipes leave them alone."""
+        if self.kind == STREAMS and self.joint:
+            return f"{STREAMS}.shared"
         if self.kind == STREAMS:
-            return f"{STREAMS}.shared" if self.joint else STREAMS
-        if self.recipe == RECIPES[self.kind] and not self.whole_vocabulary and self.start is None:
-            return self.kind
-        digest = hashlib.sha256(f"{self.recipe} {self.whole_vocabulary} {self.objective}{self.start_content}".encode())
-        return f"{self.kind}-{digest.hexdigest()[:8]}"
+            usual, differs = self.streams_recipe == STREAMS_RECIPE, str(self.streams_recipe)
+        else:
+            usual = self.recipe == RECIPES[self.kind] and not self.whole_vocabulary and self.start is None
+            differs = f"{self.recipe} {self.whole_vocabulary} {self.objective}{self.start_content}"
+        return self.kind if usual else f"{self.kind}-{hashlib.sha256(differs.encode()).hexdigest()[:8]}"
 
     @cached_property
     def start_content(self) -> str:
@@ -410,7 +412,8 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
 
     def _check_streams(self) -> None:
-        if of_heads := next(iter(self.file.of(Recipe)), None):
+        ours = () if self.joint else [entry.name for entry in fields(StreamsRecipe)]
+        if of_heads := next((key for key in self.file.of(Recipe) if key not in ours), None):
             raise MedusaError(f"{self.file.path}: {of_heads} applies to heads, not to streams: leave it out")
         if self.whole_vocabulary:
             raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
@@ -419,7 +422,7 @@ class TrainOptions:
             raise MedusaError(f"joint_strategy {self.joint_strategy}: streams learn with {known}")
         if self.joint and "joint_layers" in self.file.values:
             raise MedusaError("joint_layers: streams train the layers they run through, use streams_layers")
-        for name in ("joint_warmup", "joint_heads_rate", "joint_batch"):
+        for name in ("joint_warmup", "joint_heads_rate"):
             if self.joint and getattr(self, name) is not None:
                 raise MedusaError(f"{name} applies to heads, not to streams: leave it out")
         if self.start is not None:

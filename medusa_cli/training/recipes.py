@@ -178,7 +178,7 @@ class StreamsRecipe:
     """rank, alpha: of the adapters (LoRA); rank 0: none. shared: base and streams learn together, with one set of
     adapters for both; None: the base stays as it is. root_rank: of the matrix through which streams see the root's
     token embedding; 0: they do not. rate: highest learning rate; for stream embeddings it is vectors_rate times as
-    high. batch: answer positions per step, about. warmup: steps in which the rates rise."""
+    high. batch: answer positions per step, about. warmup: steps in which the rates rise. epochs: as in Recipe."""
 
     rank: int = 32
     alpha: float = 32.0
@@ -186,6 +186,7 @@ class StreamsRecipe:
     rate: float = 2e-3
     vectors_rate: float = 20.0
     batch: int = 128
+    epochs: float | None = None
     warmup: int = 20
     shared: SharedTask | None = None
 

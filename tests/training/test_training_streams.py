@@ -33,7 +33,8 @@ from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import train
 from medusa_cli.training.backbone.layers import TopLayers
 from medusa_cli.training.backbone.shape import BaseTensors, read_shape
-from medusa_cli.training.options import TrainOptions
+from medusa_cli.training.options import RecipeFile, TrainOptions
+from medusa_cli.training.phases.planning import EPOCHS
 from medusa_cli.training.recipes import STREAMS_RECIPE as RECIPE
 from medusa_cli.training.streams.fit import StreamsFit, StreamsPlan, measure_rate
 from medusa_cli.training.streams.layers import Piece, Streams, read_context
@@ -151,6 +152,18 @@ def test_a_run_learns_and_writes_what_it_measured(whole: Path) -> None:
     assert np.abs(made.root[0] @ made.root[1]).max() > 0
 
 
+def test_a_recipe_says_how_streams_are_trained(whole: Path, tmp_path: Path) -> None:
+    """Half as many positions per step and a quarter of the usual rounds: half as many steps."""
+    said: dict[str, Any] = {"batch": 64, "rate": 1e-3, "epochs": EPOCHS / 4}
+    given = with_its_text(whole, tmp_path, file=RecipeFile(Path("R.toml"), said))
+    assert given.streams_recipe == replace(RECIPE, **said)
+    assert given.name != options(whole / "base.gguf", tmp_path).name == "streams"
+    train.run(given)
+    mine, usual = (json.loads((folder / "out.train.json").read_text())["training"] for folder in (tmp_path, whole))
+    assert (mine["batch"], usual["batch"]) == (64, 128)
+    assert abs(mine["planned_steps"] - usual["planned_steps"] / 2) <= 1
+
+
 def test_the_engine_drafts_with_the_file(whole: Path) -> None:
     model = native.Model(str(whole / "base.gguf"), n_gpu_layers=0)
     heads = native.Heads(model, str(whole / "out.gguf"))
@@ -208,6 +221,8 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
         ({"streams_layers": 2}, "streams_layers 2: .* allows 1 to 1"),
         ({"export_hf": Path("hf")}, "export_hf: there is no layout for streams"),
         ({"whole_vocabulary": True}, "streams need a draft vocabulary"),
+        ({"file": RecipeFile(Path("R.toml"), {"decay": 0.1})}, "R.toml: decay applies to heads, not to streams"),
+        ({"file": RecipeFile(Path("R.toml"), {"rate": 0.1}), "joint": True}, "R.toml: rate applies to heads"),
         ({"kind": "stream"}, "--kind stream: it must be one of .medusa., .hydra., .hydra.*, .streams."),
     ],
 )

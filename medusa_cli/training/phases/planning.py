@@ -149,7 +149,7 @@ def plan_streams(setup: Setup, first_layer: int, examples: Examples, schedule: S
     def steps() -> int:
         if options.joint_rounds is not None:
             return round(options.joint_rounds * steps_per_epoch(examples, plan.batch, whole_texts=True))
-        return schedule.steps(rows, min(plan.batch, rows), seconds)
+        return schedule.steps(rows, min(plan.batch, rows), seconds, plan.recipe.epochs)
 
     asked = {"tokens": options.tokens, "minutes": options.minutes, "rounds": options.joint_rounds}
     return settled(setup, options.name, plan, asked, steps)
