@@ -1,13 +1,14 @@
 """What each part of the streams is worth: one part changed at a time, all else equal (Speculative Streaming 4, fig. 7).
 
     python benchmarks/training/stream_ablation.py MODEL --text FOLDER --data mt_bench_dev.jsonl --work FOLDER
-        --results FILE [--tokens 60000] [--seconds 50] [--one] [--only NAME ...]
+        --results FILE [--tokens 60000] [--seconds 50] [--one] [--only NAME ...] [--medusa FILE]
     python benchmarks/training/stream_ablation.py MODEL --results FILE --table
 
 --text, --data, --work, --seconds: as of streams.py. Trains the rows that FILE lacks, in order, and adds them to it;
 --one: one of them, for a machine that others use. Exits with 3 when none is left. Each row is trained for the same CPU
 time. "stay alike": cosine of a stream's state with the model's own state at the position that the stream stands for,
-after each layer and behind the token that really came, means over held-out text.
+after each layer and behind the token that really came, means over held-out text. "normed": after the final norm, where
+--medusa FILE puts Medusa heads beside: their states before the output matrix.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,9 @@ from torch.nn import functional
 
 from medusa_cli.decoding.tree_search import RANKS, accuracy_table, greedy_tree, simulate
 from medusa_cli.models import references
-from medusa_cli.training.backbone.layers import Layer, TopLayers
+from medusa_cli.training.backbone.layers import Layer, TopLayers, rms_norm
+from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape
+from medusa_cli.training.heads.start import weights_of
 from medusa_cli.training.recipes import STREAMS_RECIPE as RECIPE
 from medusa_cli.training.recipes import StreamsRecipe
 from medusa_cli.training.streams.layers import Context, Piece, Streams, read_context
@@ -121,6 +125,7 @@ def parser() -> ArgumentParser:
     parser = options(__doc__, seconds=50, tokens=60000)
     parser.add_argument("--one", action="store_true")
     parser.add_argument("--only", nargs="*", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
+    parser.add_argument("--medusa", type=Path, metavar="FILE", help="Medusa heads of one block")
     return parser
 
 
@@ -152,6 +157,8 @@ def train(row: Row, material: Material, arguments: Namespace) -> dict[str, Any]:
     accuracy = accuracy_table(held)
     made["top_k"] = {k: simulate(asked, greedy_tree(accuracy[:, :k], max(SIZES)))[0] for k in TOP_K}
     made["alike"] = alike(trained)
+    if arguments.medusa:
+        made["alike_heads"] = alike_heads(trained, arguments.medusa)
     return made
 
 
@@ -176,33 +183,70 @@ def recorded(top: TopLayers) -> Iterator[list[Tensor]]:
             del layer.__dict__["leave"]
 
 
-@torch.no_grad()
-def alike(trained: Trained) -> list[list[float]]:
-    """[stream][layer, from what enters the lowest on to what leaves the last but one]: means over held-out text."""
-    top, streams, data = trained.top, trained.streams, trained.held
-    found: list[Tensor] = []
+@dataclass(frozen=True)
+class Read:
+    """A held-out text. rows: from which all that is drafted lies inside; own: the base's states, of each layer from
+    what enters the lowest on, and after the final norm, all of the text."""
+
+    number: int
+    piece: Piece
+    context: Context
+    own: list[Tensor]
+
+    def likeness(self, drafted: Tensor, own: Tensor, count: int) -> Tensor:
+        """[rows, count] cosines of drafted [rows, count, h] with the base's states so many tokens later."""
+        first, rows = self.piece.first, self.piece.rows
+        ahead = torch.arange(first, first + rows)[:, None] + torch.arange(1, count + 1)
+        return functional.cosine_similarity(drafted, own[ahead], dim=-1)
+
+
+def texts_read(trained: Trained, count: int) -> Iterator[Read]:
+    """By the base; count: of drafts behind each row."""
+    top, data = trained.top, trained.held
     for number, text in enumerate(data.states.texts[:ALIKE_TEXTS]):
-        rows = len(text.fed) - text.answer_at - streams.count
+        rows = len(text.fed) - text.answer_at - count
         if rows < 1:
             continue
-        piece = Piece(len(text.fed), text.answer_at, rows)
         entered = torch.from_numpy(np.array(data.states.read(number))).float()
-        with recorded(top) as main:
-            context = read_context(top, entered, [piece])
-        own = [entered, *main[: len(top.layers) - 1]]
+        with recorded(top) as left:
+            context = read_context(top, entered, [Piece(len(text.fed), text.answer_at, rows)], to_the_end=True)
+        normed = rms_norm(left[-1], top.output_norm, top.shape.eps)
+        yield Read(number, context.pieces[0], context, [entered, *left[:-1], normed])
+
+
+@torch.no_grad()
+def alike(trained: Trained) -> list[list[float]]:
+    """[stream][layer, from what enters the lowest on to what leaves the last but one, then after the final norm]: means
+    over held-out text."""
+    top, streams, data = trained.top, trained.streams, trained.held
+    found: list[Tensor] = []
+    for read in texts_read(trained, streams.count):
         assert data.source.embeddings is not None
-        at = torch.from_numpy(data.examples.rows[data.examples.starts[number] :][:rows])
+        at = torch.from_numpy(data.examples.rows[data.examples.starts[read.number] :][: read.piece.rows])
         roots = data.source.embeddings.drafted(at, 1)[:, 0] if streams.sees_root else None
         with recorded(top) as side:
-            streams(top, context, roots)
-        drafted = [streams._entering(context.states, roots), *side[: len(top.layers) - 1]]
-        ahead = torch.arange(piece.first, piece.first + rows)[:, None] + torch.arange(1, streams.count + 1)
+            normed = streams(top, read.context, roots).transpose(0, 1)
+        drafted = [streams._entering(read.context.states, roots), *side[:-1], normed]
         cosines = [
-            functional.cosine_similarity(x.view(rows, streams.count, -1), states[ahead], dim=-1)
-            for x, states in zip(drafted, own, strict=True)
+            read.likeness(x.reshape(read.piece.rows, streams.count, -1), own, streams.count)
+            for x, own in zip(drafted, read.own, strict=True)
         ]
         found.append(torch.stack(cosines, dim=-1))  # [rows, streams, layers]
     means: list[list[float]] = torch.cat(found).mean(dim=0).tolist()
+    return means
+
+
+@torch.no_grad()
+def alike_heads(trained: Trained, path: Path) -> list[float]:
+    """[head]: of Medusa heads, whose head k stands for the k-th token from the root on."""
+    heads = Heads(HeadShape("medusa", trained.streams.count, trained.top.shape.hidden, blocks=1))
+    heads.load_state_dict(weights_of(path, heads))
+    found = []
+    for read in texts_read(trained, heads.count):
+        states = read.own[-1][read.piece.first :][: read.piece.rows]
+        drafted = heads(HeadInputs(states)).transpose(0, 1)
+        found.append(read.likeness(drafted, read.own[-1], heads.count))
+    means: list[float] = torch.cat(found).mean(dim=0).tolist()
     return means
 
 
@@ -219,9 +263,12 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
         table.add_row(name, *(f"{row['top_k'][str(k)]:.2f}" for k in TOP_K))
     console.print(table)
     for name, row in rows.items():
-        table = Table(f"stay alike: {name}", *("below", *(f"layer {at}" for at in range(1, len(row["alike"][0])))))
+        layers = [f"layer {at}" for at in range(1, len(row["alike"][0]) - 1)]
+        table = Table(f"stay alike: {name}", "below", *layers, "normed")
         for stream, cosines in enumerate(row["alike"], start=1):
             table.add_row(f"stream {stream}", *(f"{value:.2f}" for value in cosines))
+        for head, cosine in enumerate(row.get("alike_heads", ()), start=1):
+            table.add_row(f"Medusa head {head}", "", *("" for _ in layers), f"{cosine:.2f}")
         console.print(table)
 
 
