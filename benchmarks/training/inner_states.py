@@ -2,7 +2,7 @@
 
     medusa train MODEL --kind hydra -o any.gguf --sidecar --recipe RECIPE       # tokens, seed, work_dir = "WORK"
     python benchmarks/training/inner_states.py MODEL --text WORK/*/text --work FOLDER --results FILE
-        [--layers 9 19] [--tokens N] [--epochs 2]
+        [--layers 9 19] [--epochs 2]
     python benchmarks/training/inner_states.py MODEL --results FILE --table
 
 Trains heads once as usual and once with the states after --layers (from 0) beside the last one, on the same text in the
@@ -74,15 +74,10 @@ def wide_rows(
 ) -> NDArray[np.float16]:
     """[rows of the corpus, h + layers * h]: the last state, and inner ones of about its size; rows of other texts than
     `spans` stay zero."""
-    name = work / f"wide-{'-'.join(map(str, layers))}.npy"
-    if name.exists():
-        found: NDArray[np.float16] = np.load(name, mmap_mode="r")
-        return found
     hidden, tokens = base.n_embd, corpus.load_tokens()
     whole = whole_texts(spans, corpus.prompts_by_row(), tokens)
     states = LayerStates(work / "inner", whole, layers, hidden, model, 1)
-    unfinished = name.with_suffix(".part")
-    rows = np.lib.format.open_memmap(unfinished, "w+", np.float16, (len(tokens), (1 + len(layers)) * hidden))
+    rows = np.lib.format.open_memmap(work / "wide.npy", "w+", np.float16, (len(tokens), (1 + len(layers)) * hidden))
     at = 0
     for shard in corpus.open_states():
         rows[at : at + len(shard), :hidden] = shard
@@ -95,11 +90,8 @@ def wide_rows(
         inner = states.read(number)[text.answer_at :].astype(np.float32)
         inner = np.clip((inner - mean) / size, -LARGEST * unit, LARGEST * unit)
         rows[text.span.start : text.span.start + len(inner), hidden:] = inner
-        (states.folder / f"{number:06d}.npy").unlink()
         if number % 200 == 0:
             print(f"states of text {number} of {len(whole)}", flush=True)
-    rows.flush()
-    unfinished.rename(name)
     return rows
 
 
@@ -107,7 +99,7 @@ def train(name: str, arguments: Namespace, layers: list[int]) -> None:
     base = read_base(references.resolve(arguments.model, Console(stderr=True)).path)
     arguments.work.mkdir(parents=True, exist_ok=True)
     corpus = Corpus(arguments.text, base.n_embd)
-    tokens, split = corpus.load_tokens(), dataset.split_texts(corpus.texts, arguments.tokens)
+    tokens, split = corpus.load_tokens(), dataset.split_texts(corpus.texts)
     d2t = dataset.draft_vocabulary(tokens, split.train, base.n_vocab, VOCABULARY)
     t2d = dataset.token_to_draft(d2t, base.n_vocab)
     output = torch.from_numpy(output_rows(base, d2t)).to(matmul_dtype(CPU))
@@ -123,7 +115,7 @@ def train(name: str, arguments: Namespace, layers: list[int]) -> None:
     examples = dataset.examples_of(tokens, split.train, t2d, HEADS)
     recipe = replace(RECIPES["hydra"], epochs=arguments.epochs)
     steps = int(arguments.epochs * len(examples.rows) / recipe.batch)
-    plan = FitPlan("", "hydra", "teacher", HEADS, arguments.seed, steps, recipe.batch, "cpu", recipe, len(d2t))
+    plan = FitPlan("", "hydra", "teacher", HEADS, 0, steps, recipe.batch, "cpu", recipe, len(d2t))
     with torch.random.fork_rng():
         torch.manual_seed(plan.seed)
         heads = DeepHeads(plan.shape(base.n_embd), len(layers))
@@ -146,9 +138,7 @@ def parser() -> ArgumentParser:
     parser.add_argument("--work", type=Path)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--layers", type=int, nargs="+", default=[9, 19])
-    parser.add_argument("--tokens", type=int, help="of the text; default: all")
     parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--table", action="store_true")
     return parser
 
@@ -156,8 +146,7 @@ def parser() -> ArgumentParser:
 def main() -> None:
     arguments = parser().parse_args()
     torch.set_num_threads(1)
-    seed = f", seed {arguments.seed}" if arguments.seed else ""
-    wanted = {f"last state{seed}": [], f"with layers {' '.join(map(str, arguments.layers))}{seed}": arguments.layers}
+    wanted = {"last state": [], f"with layers {' '.join(map(str, arguments.layers))}": arguments.layers}
     if not arguments.table:
         done = {row["name"] for row in read_rows(arguments.results)}
         for name, layers in wanted.items():

@@ -412,9 +412,12 @@ class TrainOptions:
             raise MedusaError(f"{self.output}: would overwrite the model itself, choose another output")
 
     def _check_streams(self) -> None:
-        ours = () if self.joint else [entry.name for entry in fields(StreamsRecipe)]
-        if of_heads := next((key for key in self.file.of(Recipe) if key not in ours), None):
-            raise MedusaError(f"{self.file.path}: {of_heads} applies to heads, not to streams: leave it out")
+        jointly = {"rate": "joint_rate", "batch": "joint_batch", "epochs": "joint_rounds"}
+        for key in self.file.of(Recipe):
+            if key not in jointly:
+                raise MedusaError(f"{self.file.path}: {key} applies to heads, not to streams: leave it out")
+            if self.joint:
+                raise MedusaError(f"{self.file.path}: {key}: with --joint, streams have {jointly[key]} instead")
         if self.whole_vocabulary:
             raise MedusaError('draft_vocab "all": streams need a draft vocabulary, give a number of tokens')
         if self.joint and self.joint_strategy not in SHARED_RECIPES:

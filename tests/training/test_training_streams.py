@@ -222,7 +222,7 @@ def test_killed_and_continued_is_the_same_file(tmp_path: Path, whole: Path, phas
         ({"export_hf": Path("hf")}, "export_hf: there is no layout for streams"),
         ({"whole_vocabulary": True}, "streams need a draft vocabulary"),
         ({"file": RecipeFile(Path("R.toml"), {"decay": 0.1})}, "R.toml: decay applies to heads, not to streams"),
-        ({"file": RecipeFile(Path("R.toml"), {"rate": 0.1}), "joint": True}, "R.toml: rate applies to heads"),
+        ({"file": RecipeFile(Path("R.toml"), {"rate": 0.1}), "joint": True}, "rate: with --joint, .* joint_rate"),
         ({"kind": "stream"}, "--kind stream: it must be one of .medusa., .hydra., .hydra.*, .streams."),
     ],
 )
