@@ -80,6 +80,9 @@ inline constexpr int attention_phases = 4;
 size_t attention_scratch(const Attention& a, int64_t rows, int parts);
 // How many rows are worked on together, so that what is kept for them stays in the caches.
 int64_t attention_batch(const Attention& a);
+// The same for a thread that shares no cells: where rows from `begin` on end. In a text, each token sees one cell more
+// than the one before; so few tokens are worked on together, which leave out what none of them sees.
+int64_t attention_batch_end(const Attention& a, int64_t begin);
 // Whether threads divide the cells of all rows, with a barrier after each phase, or else the rows.
 bool attention_shares_cells(const Attention& a, int threads);
 

@@ -7,6 +7,7 @@ namespace medusa::kernels {
 namespace {
 
 constexpr int64_t kept_bytes = int64_t{1} << 22;  // of scores, for all rows worked on together
+constexpr int64_t batch_tokens = 16;              // of a text: what they see differs in at most two blocks of cells
 constexpr int64_t own_cells = 512;                // with so few, barriers cost more than sharing the cells gains
 constexpr size_t line = 64;
 
@@ -64,6 +65,13 @@ size_t attention_scratch(const Attention& a, int64_t rows, int parts) {
 int64_t attention_batch(const Attention& a) {
     const int64_t rows = std::max<int64_t>(kept_bytes / (a.cells * 4), 8);
     return std::min(a.rows(), rows);
+}
+
+int64_t attention_batch_end(const Attention& a, int64_t begin) {
+    const int64_t end = std::min(begin + attention_batch(a), a.rows());
+    if (a.tokens <= batch_tokens) return end;
+    const int64_t each = a.rows_per_key_head(), within = begin % each, step = a.group() * batch_tokens;
+    return std::min({end, begin - within + each, begin - within % step + step});
 }
 
 bool attention_shares_cells(const Attention& a, int threads) {

@@ -118,13 +118,13 @@ class FlashAttention final : public ggml_cpu::tensor_traits {
     }
 
     void share_rows(const Attention& a, ggml_compute_params* params, uintptr_t base) const {
-        const int64_t batch = attention_batch(a);
-        void* scratch =
-            reinterpret_cast<void*>(base + attention_scratch(a, batch, 1) * static_cast<size_t>(params->ith));
+        const size_t each = attention_scratch(a, attention_batch(a), 1);
+        void* scratch = reinterpret_cast<void*>(base + each * static_cast<size_t>(params->ith));
         const int64_t last = a.rows() * (params->ith + 1) / params->nth;
-        for (int64_t begin = a.rows() * params->ith / params->nth; begin < last; begin += batch) {
-            const AttentionShare share{begin, std::min(begin + batch, last), 0, 1, scratch};
+        for (int64_t begin = a.rows() * params->ith / params->nth; begin < last;) {
+            const AttentionShare share{begin, std::min(attention_batch_end(a, begin), last), 0, 1, scratch};
             for (int phase = 0; phase < attention_phases; ++phase) kernels_.attend(a, share, phase);
+            begin = share.end;
         }
     }
 

@@ -125,8 +125,8 @@ NewMatrix<float> kernel_attention(const std::string& isa, const Tensor3<float>& 
     Guarded out(sizeof(float) * a.rows() * a.value_size);
     a.out = reinterpret_cast<float*>(out.data());
     const auto attend = [&](int64_t first, int64_t last, int parts) {
-        for (int64_t begin = first; begin < last; begin += batch) {
-            const int64_t end = std::min(begin + batch, last);
+        for (int64_t begin = first, end; begin < last; begin = end) {
+            end = std::min(batch > 0 ? begin + batch : kernels::attention_batch_end(a, begin), last);
             Guarded scratch(kernels::attention_scratch(a, end - begin, parts));
             for (int phase = 0; phase < kernels::attention_phases; ++phase) {
                 for (int part = 0; part < parts; ++part) {
@@ -147,7 +147,7 @@ NewMatrix<float> kernel_attention(const std::string& isa, const Tensor3<float>& 
 constexpr const char* kernel_attention_doc =
     "q [tokens, heads, size], k and v as the bytes of a cache (\"f16\", \"q8_0\", \"q4_0\") [cells, key heads,\n"
     "bytes], mask [tokens, cells] as half bits, sinks [heads] or [0] -> [tokens, heads * value size]. The threads\n"
-    "share out the cells, or the rows, of which `batch` are worked on together.";
+    "share out the cells, or the rows, of which `batch` are worked on together; 0: as many as in a model's pass.";
 
 }  // namespace
 

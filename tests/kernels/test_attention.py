@@ -172,6 +172,27 @@ def test_bits_do_not_depend_on_instruction_set_rows_or_threads(
 
 
 @pytest.mark.parametrize("isa", NAMES)
+@given(
+    seed=st.integers(0, 10_000),
+    tokens=st.integers(1, 70),
+    key_heads=st.integers(1, 3),
+    group=st.integers(1, 4),
+    before=st.integers(0, 50),
+    threads=st.integers(1, 4),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_text_is_read_as_by_the_reference(
+    isa: str, seed: int, tokens: int, key_heads: int, group: int, before: int, threads: int
+) -> None:
+    """With batches of rows as in a model's pass: each token sees itself and all before it."""
+    cells = -(-(before + tokens) // 16) * 16
+    q, k, v, mask = example(seed, tokens, key_heads * group, key_heads, cells)
+    mask[:] = np.where(np.arange(cells) <= before + np.arange(tokens)[:, None], 0, -np.inf)
+    read = attend(isa, q, k, v, mask, threads, shares_cells=False, batch=0)
+    np.testing.assert_array_equal(read, attend("scalar", q, k, v, mask))
+
+
+@pytest.mark.parametrize("isa", NAMES)
 def test_the_place_of_a_cell_does_not_matter(isa: str) -> None:
     """Which is why text drafted in a tree, whose cells lie in another order, is that of plain decoding."""
     for seed in range(5):
