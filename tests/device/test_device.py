@@ -82,7 +82,8 @@ def test_drafts_are_made_where_their_prices_pay(demo_model_path: Path) -> None:
 @pytest.mark.model
 @pytest.mark.parametrize(("per_token", "drafts"), [(0.02, True), (1.0, False)])
 def test_dynamic_trees_find_out_what_nodes_cost(demo_model_path: Path, per_token: float, drafts: bool) -> None:
-    passes = [(n, int(100_000 * (1 + per_token * (n - 1)))) for n in range(1, 33)]
+    plain_ms = 200  # long beside what drafts take, also where other programs run
+    passes = [(n, int(1000 * plain_ms * (1 + per_token * (n - 1)))) for n in range(1, 33)]
     found = run(
         model=str(demo_model_path),
         heads=str(demo.DEMO_HEADS),
@@ -96,9 +97,8 @@ def test_dynamic_trees_find_out_what_nodes_cost(demo_model_path: Path, per_token
         assert nodes >= 4
         assert found["stats"]["tokens_per_step"] >= 1.6
     else:
-        # Plain decoding would take 100 ms a token.
         assert nodes <= 1.4
-        assert found["stats"]["timings_ms"]["verify"] <= 115 * len(found["tokens"])
+        assert found["stats"]["timings_ms"]["verify"] <= 1.15 * plain_ms * len(found["tokens"])
 
 
 @pytest.mark.slow
