@@ -8,7 +8,7 @@
 The layer reads the states after three --layers (from 0) and the next token's embedding; below a root, its own states.
 It begins as a copy of the model's top layer, with the last of the three states as its input. Four levels learn at once,
 with the output rows and the teacher of Hydra heads. inner_states.py trains these on the same text, and says how trees
-are judged. A run that was stopped goes on where it was.
+are judged. A run that was stopped goes on where it was; its CPU time is then that of the last call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from medusa_cli.training.heads.fit import DraftsFit, FitPlan
 from medusa_cli.training.heads.layers import HeadInputs
 from medusa_cli.training.heads.rows import DraftRows, FileRows, TextRows
 from medusa_cli.training.recipes import RECIPES
-from medusa_cli.training.streams.layers import Piece, attend
+from medusa_cli.training.streams.layers import Piece, attend_texts
 from medusa_cli.training.text import dataset
 
 STATES, TYPICAL_TEXTS, ROWS_AT_ONCE = 3, 64, 600
@@ -137,14 +137,9 @@ class EagleLayer(nn.Module):
         """[R, h]: the next level's states. own: keys and values of each row's draft."""
         shape, depth = self.decoder, own[0].shape[1]
         q = rotation(self._linear(self.q, x, dtype).view(-1, shape.heads, shape.head_size)).to(dtype)
-        rows, lengths = [piece.rows for piece in pieces], [piece.length for piece in pieces]
-        mine = zip(q.split(rows), *(part.split(rows) for part in own), strict=True)
-        theirs = zip(*(part.split(lengths) for part in past), strict=True)
-        mixed = [
-            attend((asked, k.flatten(0, 1), v.flatten(0, 1)), text, piece, depth, shape.query_scale)
-            for (asked, k, v), text, piece in zip(mine, theirs, pieces, strict=True)
-        ]
-        state = state + self._linear(self.mix, torch.cat(mixed), dtype).float()
+        own_k, own_v = (part.flatten(0, 1) for part in own)
+        mixed = attend_texts(q, (own_k, own_v), past, pieces, depth, shape.query_scale)
+        state = state + self._linear(self.mix, mixed, dtype).float()
         y = rms_norm(state, self.ffn_norm, shape.eps)
         inner = functional.silu(self._linear(self.gate, y, dtype)) * self._linear(self.up, y, dtype)
         return state + self._linear(self.down, inner, dtype).float()
@@ -199,7 +194,7 @@ def train(name: str, arguments: Namespace) -> None:
     examples = dataset.examples_of(material.tokens, material.split.train, material.t2d, HEADS)
     recipe = replace(RECIPES["mtp"], rate=arguments.rate, batch=arguments.batch, depth_weight=0.8)
     steps = int(arguments.epochs * len(examples.rows) / recipe.batch)
-    plan = FitPlan("", "eagle", "teacher", HEADS, 0, steps, recipe.batch, "cpu", recipe, len(output))
+    plan = FitPlan(states.key["states"], "eagle", "teacher", HEADS, 0, steps, recipe.batch, "cpu", recipe, len(output))
     tensors = BaseTensors(material.base.path)
     torch.manual_seed(plan.seed)
     layer = EagleLayer(tensors, read_shape(tensors.header), sizes)

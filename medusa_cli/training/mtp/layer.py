@@ -20,7 +20,7 @@ from medusa_cli.models.tensors import Tensors
 
 from ..backbone.layers import Rotation, rms_norm
 from ..heads.layers import HeadInputs
-from ..streams.layers import Piece, attend
+from ..streams.layers import Piece, attend_texts
 from .shape import (
     EMBEDDING_NORM,
     HEAD_NORM,
@@ -126,14 +126,9 @@ class MtpLayer(nn.Module):
             -1, shape.heads, 2, shape.head_size
         )
         q, gate = rotation(self._norm(both[:, :, 0], "attn_q_norm.weight")).to(dtype), both[:, :, 1].flatten(1)
-        rows, lengths = [piece.rows for piece in pieces], [piece.length for piece in pieces]
-        mine = zip(q.split(rows), *(part.split(rows) for part in own), strict=True)
-        theirs = zip(*(part.split(lengths) for part in past), strict=True)
-        mixed = [
-            attend((asked, k.flatten(0, 1), v.flatten(0, 1)), text, piece, depth, shape.query_scale)
-            for (asked, k, v), text, piece in zip(mine, theirs, pieces, strict=True)
-        ]
-        x = x + self._linear("attn_output", torch.cat(mixed) * gate.sigmoid(), dtype).float()
+        own_k, own_v = (part.flatten(0, 1) for part in own)
+        mixed = attend_texts(q, (own_k, own_v), past, pieces, depth, shape.query_scale)
+        x = x + self._linear("attn_output", mixed * gate.sigmoid(), dtype).float()
         y = self._norm(x, "post_attention_norm.weight")
         inner = functional.silu(self._linear("ffn_gate", y, dtype)) * self._linear("ffn_up", y, dtype)
         x = x + self._linear("ffn_down", inner, dtype).float()

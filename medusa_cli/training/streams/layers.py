@@ -152,15 +152,25 @@ class Streams(nn.Module):
 
     def _attend(self, layer: Layer, parts: tuple[Tensor, Tensor, Tensor], context: Context, number: int) -> Tensor:
         """[B * count, heads * head_size]."""
-        rows = [piece.rows * self.count for piece in context.pieces]
-        lengths = [piece.length for piece in context.pieces]
-        own = zip(*(part.split(rows) for part in parts), strict=True)
-        past = zip(*(part.split(lengths) for part in (context.keys[number], context.values[number])), strict=True)
-        mixed = [
-            attend(mine, main, piece, self.count, layer.shape.query_scale)
-            for mine, main, piece in zip(own, past, context.pieces, strict=True)
-        ]
-        return torch.cat(mixed)
+        q, own_k, own_v = parts
+        past = context.keys[number], context.values[number]
+        return attend_texts(q, (own_k, own_v), past, context.pieces, self.count, layer.shape.query_scale)
+
+
+def attend_texts(
+    q: Tensor,
+    own: tuple[Tensor, Tensor],
+    past: tuple[Tensor, Tensor],
+    pieces: Sequence[Piece],
+    count: int,
+    scale: float,
+) -> Tensor:
+    """attend() in each of several texts, whose rows lie side by side."""
+    asked = len(q) // sum(piece.rows for piece in pieces)
+    queries = q.split([piece.rows * asked for piece in pieces])
+    mine = zip(queries, *(part.split([piece.rows * count for piece in pieces]) for part in own), strict=True)
+    theirs = zip(*(part.split([piece.length for piece in pieces]) for part in past), strict=True)
+    return torch.cat([attend(a, b, piece, count, scale) for a, b, piece in zip(mine, theirs, pieces, strict=True)])
 
 
 def attend(own: tuple[Tensor, ...], past: tuple[Tensor, ...], piece: Piece, count: int, scale: float) -> Tensor:
