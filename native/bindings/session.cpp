@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "base/platform.h"
 #include "bindings/bindings.h"
@@ -140,13 +139,11 @@ void bind_params(nb::module_& m) {
             [](SamplingParams* self, float temperature, int top_k, float top_p, float min_p, float repeat_penalty,
                float frequency_penalty, float presence_penalty, int repeat_last_n,
                const std::optional<std::map<Token, float>>& logit_bias, uint64_t seed) {
-                if (!(repeat_penalty > 0.0f)) throw Error("repeat penalty must be above 0 (1 switches it off)");
-                if (!std::isfinite(frequency_penalty) || !std::isfinite(presence_penalty)) {
-                    throw Error("penalties must be finite (0 switches them off)");
-                }
-                new (self)
-                    SamplingParams{temperature,      top_k,         top_p, min_p, repeat_penalty, frequency_penalty,
-                                   presence_penalty, repeat_last_n, {},    seed};
+                const SamplingParams given{
+                    temperature,      top_k,         top_p, min_p, repeat_penalty, frequency_penalty,
+                    presence_penalty, repeat_last_n, {},    seed};
+                given.check();
+                new (self) SamplingParams(given);
                 if (logit_bias) self->logit_bias.assign(logit_bias->begin(), logit_bias->end());
             },
             nb::kw_only(), "temperature"_a = sampling.temperature, "top_k"_a = sampling.top_k,
@@ -158,12 +155,9 @@ void bind_params(nb::module_& m) {
             "__init__",
             [](AcceptParams* self, const std::string& kind, float epsilon, float delta, bool model_alone,
                bool greedy_root, float synthetic_rate) {
-                if (!(epsilon > 0.0f && epsilon <= 1.0f)) throw Error("epsilon must be within (0, 1]");
-                if (!(delta > 0.0f && delta <= 1.0f)) throw Error("delta must be within (0, 1]");
-                if (!(synthetic_rate >= 0.0f && synthetic_rate <= 1.0f)) {
-                    throw Error("synthetic_rate must be within [0, 1]");
-                }
-                new (self) AcceptParams{accept_kind(kind), epsilon, delta, model_alone, greedy_root, synthetic_rate};
+                const AcceptParams given{accept_kind(kind), epsilon, delta, model_alone, greedy_root, synthetic_rate};
+                given.check();
+                new (self) AcceptParams(given);
             },
             "kind"_a, nb::kw_only(), "epsilon"_a = accept.epsilon, "delta"_a = accept.delta,
             "model_alone"_a = accept.model_alone, "greedy_root"_a = accept.greedy_root,

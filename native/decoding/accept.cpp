@@ -40,6 +40,12 @@ void subtract(std::vector<Candidate>& p, const Proposal& q) {
 
 }  // namespace
 
+void AcceptParams::check() const {
+    if (!(epsilon > 0.0f && epsilon <= 1.0f)) throw Error("epsilon must be within (0, 1]");
+    if (!(delta > 0.0f && delta <= 1.0f)) throw Error("delta must be within (0, 1]");
+    if (!(synthetic_rate >= 0.0f && synthetic_rate <= 1.0f)) throw Error("synthetic_rate must be within [0, 1]");
+}
+
 int accept_child(const Draft& draft, int node, std::vector<Candidate>& p, const Passes& passes) {
     const auto& children = draft.tree->children(node);
     Proposal q;

@@ -19,6 +19,9 @@ struct AcceptParams {
     bool model_alone = false;     // typical only: p and H of softmax(logits / temperature), not of the chain's output
     bool greedy_root = false;     // typical and nucleus
     float synthetic_rate = 0.0f;  // synthetic only
+
+    // Throws Error where a number is out of its range.
+    void check() const;
 };
 
 // Outcome of one verify step.

@@ -24,6 +24,14 @@ constexpr size_t block_size = 256;
 
 }  // namespace
 
+void SamplingParams::check() const {
+    if (!(top_p >= 0.0f)) throw Error("top-p must be at least 0 (1 switches it off)");
+    if (!(repeat_penalty > 0.0f)) throw Error("repeat penalty must be above 0 (1 switches it off)");
+    if (!std::isfinite(frequency_penalty) || !std::isfinite(presence_penalty)) {
+        throw Error("penalties must be finite (0 switches them off)");
+    }
+}
+
 Token argmax(std::span<const float> logits) {
     float best = -std::numeric_limits<float>::infinity();
     size_t best_block = 0;

@@ -30,6 +30,8 @@ struct SamplingParams {
     bool is_greedy() const { return !(temperature >= lowest_temperature); }
     bool penalizes() const { return repeat_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f; }
     bool changes_logits() const { return penalizes() || !logit_bias.empty(); }
+    // Throws Error where a number cannot be used.
+    void check() const;
 };
 
 struct Candidate {

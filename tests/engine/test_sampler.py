@@ -115,3 +115,26 @@ def test_no_number_is_an_error(temperature: float, more: dict[str, float]) -> No
         testing.distribution([math.nan] * 100, sampling)
     found = testing.distribution([math.nan, 2.0, math.nan], sampling)
     assert found == [(1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("number", "refused"),
+    [
+        ({"top_p": math.nan}, "top-p must be at least 0"),
+        ({"top_p": -0.1}, "top-p must be at least 0"),
+        ({"repeat_penalty": 0.0}, "above 0"),
+        ({"repeat_penalty": math.nan}, "above 0"),
+        ({"frequency_penalty": math.inf}, "must be finite"),
+        ({"presence_penalty": math.nan}, "must be finite"),
+    ],
+)
+def test_refuses_numbers_without_a_meaning(number: dict[str, float], refused: str) -> None:
+    with pytest.raises(native.NativeError, match=refused):
+        native.Sampling(**number)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("top_p", [0.0, 1e-45])
+def test_the_nucleus_holds_a_token(top_p: float) -> None:
+    session = testing.FakeSession(native.Tree([[0], [1], [0, 0]]), seed=3)
+    sampling = native.Sampling(temperature=0.7, top_p=top_p)
+    assert len(session.generate([1, 2, 3], max_tokens=8, sampling=sampling, accept=native.Accept("nucleus")).tokens) == 8

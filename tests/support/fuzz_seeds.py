@@ -1,7 +1,9 @@
 """Writes what the fuzzing of whole files begins with: the headers of small models, heads and drafters of all kinds.
 
-python tests/support/fuzz_seeds.py FOLDER    FOLDER/base, FOLDER/heads, FOLDER/drafters; FOLDER/base.gguf, the model of
-                                             these heads; FOLDER/targets, the models of these drafters, by architecture
+    python tests/support/fuzz_seeds.py FOLDER
+
+FOLDER then has the folders base, heads, drafters and requests. Beside them are base.gguf, the model of these heads;
+heads.gguf, heads for requests; and targets, the models of these drafters by architecture.
 """
 
 from __future__ import annotations
@@ -80,6 +82,12 @@ def drafters(folder: Path) -> None:
             whole.unlink()
 
 
+def requests(folder: Path) -> None:
+    source = random.Random(2)
+    for number in range(32):
+        (folder / str(number)).write_bytes(source.randbytes(96))
+
+
 def header(path: Path) -> bytes:
     """With the draft vocabulary after it, if there is one: the zeros between are weights."""
     reader, content = gguf.GGUFReader(path), path.read_bytes()
@@ -93,12 +101,14 @@ def header(path: Path) -> bytes:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    for name in (*KINDS_OF_FILES, "targets"):
+    for name in (*KINDS_OF_FILES, "requests", "targets"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     base = random_base(folder / "base.gguf", "llama", layers=3)
+    write(folder / "heads.gguf", random_heads("hydra", "base", heads=2, blocks=1), "q8_0")
     models(folder / "base")
     heads(folder / "heads", base)
     drafters(folder / "drafters")
+    requests(folder / "requests")
     targets(folder / "targets")
     for path in [path for name in KINDS_OF_FILES for path in folder.glob(f"{name}/*")]:
         if path.suffix == ".gguf":
