@@ -137,4 +137,5 @@ def test_refuses_numbers_without_a_meaning(number: dict[str, float], refused: st
 def test_the_nucleus_holds_a_token(top_p: float) -> None:
     session = testing.FakeSession(native.Tree([[0], [1], [0, 0]]), seed=3)
     sampling = native.Sampling(temperature=0.7, top_p=top_p)
-    assert len(session.generate([1, 2, 3], max_tokens=8, sampling=sampling, accept=native.Accept("nucleus")).tokens) == 8
+    answer = session.generate([1, 2, 3], max_tokens=8, sampling=sampling, accept=native.Accept("nucleus"))
+    assert len(answer.tokens) == 8
