@@ -2,26 +2,29 @@
 
     medusa train MODEL --kind hydra -o any.gguf --sidecar --recipe RECIPE       # tokens, seed, work_dir = "WORK"
     python benchmarks/training/eagle_layer.py MODEL --text WORK/*/text --work FOLDER --results FILE
-        [--layers 1 14 28] [--epochs 2] [--batch 256] [--rate 7e-4]
+        [--layers 1 14 28] [--epochs 2] [--batch 256] [--rate 7e-4] [--together ROWS]
     python benchmarks/training/eagle_layer.py MODEL --results FILE --table
 
 The layer reads the states after three --layers (from 0) and the next token's embedding; below a root, its own states.
 It begins as a copy of the model's top layer, with the last of the three states as its input. Four levels learn at once,
-with the output rows and the teacher of Hydra heads. inner_states.py trains these on the same text, and says how trees
-are judged. A run that was stopped goes on where it was; its CPU time is then that of the last call.
+with the output rows and the teacher of Hydra heads. --together: a batch is of pieces of texts, up to so many rows each,
+which attend to all that is before them; without it, of whole texts. inner_states.py trains Hydra heads on the same
+text, and says how trees are judged. A run that was stopped goes on where it was; its CPU time is then that of the last
+call.
 """
 
 from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 import torch
-from inner_states import HEADS, Material, inner_states, options, read_material, show
+from inner_states import HEADS, Material, cut, inner_states, options, read_material, show
 from numpy.typing import NDArray
 from streams import CPU, add_row, embeddings, told
 from torch import Tensor, nn
@@ -170,17 +173,19 @@ def answer_rows(states: LayerStates, tokens: int) -> NDArray[np.float16]:
 
 
 def pairs_of(material: Material, states: LayerStates) -> TextRows:
-    """Rows, and for a text's first row the pairs of its prompt."""
+    """Rows, and for a row the pairs of its text before it, prompt included."""
     base = material.base
     matrix = torch.from_numpy(embedding_rows(base, np.arange(base.n_vocab)).astype(np.float16))
-    places = {text.span.start: number for number, text in enumerate(states.texts)}
+    order = sorted((text.span.start, number) for number, text in enumerate(states.texts))
+    starts = [start for start, _ in order]
     rows = FileRows([answer_rows(states, len(material.tokens))], CPU)
 
     def context(row: int) -> Tensor:
-        number = places[row]
+        start, number = order[bisect_right(starts, row) - 1]
         text = states.texts[number]
-        before = torch.from_numpy(np.array(states.read(number)[: text.answer_at]))
-        return torch.cat((matrix[torch.from_numpy(text.fed[1 : text.answer_at + 1]).long()], before), dim=1)
+        pairs = text.answer_at + row - start
+        before = torch.from_numpy(np.array(states.read(number)[:pairs]))
+        return torch.cat((matrix[torch.from_numpy(text.fed[1 : pairs + 1]).long()], before), dim=1)
 
     return TextRows(rows, embeddings(base, material.tokens), material.teacher, context)
 
@@ -192,6 +197,8 @@ def train(name: str, arguments: Namespace) -> None:
     some = [states.read(number)[text.answer_at :] for number, text in enumerate(states.texts[:TYPICAL_TEXTS])]
     sizes = torch.from_numpy(np.sqrt(np.mean(np.square(np.concatenate(some).astype(np.float32)), axis=0)))
     examples = dataset.examples_of(material.tokens, material.split.train, material.t2d, HEADS)
+    if arguments.together:
+        examples = cut(examples, arguments.together)
     recipe = replace(RECIPES["mtp"], rate=arguments.rate, batch=arguments.batch, depth_weight=0.8)
     steps = int(arguments.epochs * len(examples.rows) / recipe.batch)
     plan = FitPlan(states.key["states"], "eagle", "teacher", HEADS, 0, steps, recipe.batch, "cpu", recipe, len(output))
@@ -212,9 +219,10 @@ def train(name: str, arguments: Namespace) -> None:
 
 def parser() -> ArgumentParser:
     parser = options(__doc__)
-    parser.set_defaults(layers=[1, 14, 28])
+    parser.add_argument("--layers", type=int, nargs=STATES, default=[1, 14, 28])
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rate", type=float, default=7e-4)
+    parser.add_argument("--together", type=int, default=0)
     return parser
 
 
@@ -222,7 +230,8 @@ def main() -> None:
     arguments = parser().parse_args()
     torch.set_num_threads(1)
     if not arguments.table:
-        train(f"{arguments.epochs:g} rounds, batch {arguments.batch}, rate {arguments.rate:g}", arguments)
+        name = f"{arguments.epochs:g} rounds, batch {arguments.batch}, rate {arguments.rate:g}"
+        train(name + (f", {arguments.together} rows together" if arguments.together else ""), arguments)
     show(arguments.results, "one layer")
 
 

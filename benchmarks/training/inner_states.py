@@ -2,14 +2,14 @@
 
     medusa train MODEL --kind hydra -o any.gguf --sidecar --recipe RECIPE       # tokens, seed, work_dir = "WORK"
     python benchmarks/training/inner_states.py MODEL --text WORK/*/text --work FOLDER --results FILE
-        [--layers 9 19] [--epochs 2] [--whole-texts]
+        [--layers 9 19] [--epochs 2] [--together ROWS]
     python benchmarks/training/inner_states.py MODEL --results FILE --table
 
 Trains heads once as usual and, unless --layers is empty, once with the states after these layers (from 0) beside the
 last one, on the same text in the same order. The additional columns start at zero; inner states come with the mean and
-the size of each place taken out. --whole-texts: a batch is some whole texts, as for all that has attention, not rows of
-many. Trees are built on one half of the held-out text and scored on the other. --work keeps the states for the next
-call. A row that FILE has is not trained again.
+the size of each place taken out. --together: a batch is of pieces of texts, up to so many rows in a row, as for all
+that has attention; without it, of single rows. Trees are built on one half of the held-out text and scored on the
+other. --work keeps the states for the next call. A row that FILE has is not trained again.
 """
 
 from __future__ import annotations
@@ -116,10 +116,20 @@ class DeepHeads(Heads):
 class DeepFit(DraftsFit):
     """Their weights decay towards fresh ones."""
 
-    def __init__(self, plan: FitPlan, heads: DeepHeads, whole_texts: bool) -> None:
+    def __init__(self, plan: FitPlan, heads: DeepHeads, in_pieces: bool) -> None:
         fresh = [weight.detach().clone() for weight in heads.parameters()]
         super().__init__(plan, heads, heads, CPU)
-        self.start, self.whole_texts = fresh, whole_texts
+        self.start, self.whole_texts = fresh, in_pieces
+
+
+def cut(examples: dataset.Examples, rows: int) -> dataset.Examples:
+    """Texts in pieces of up to `rows` rows, each of which then counts as a text."""
+    pieces, sequences = list[int](), list[int]()
+    for length, sequence in zip(examples.lengths, examples.sequences, strict=True):
+        parts = [min(rows, length - at) for at in range(0, length, rows)]
+        pieces += parts
+        sequences += [sequence] * len(parts)
+    return replace(examples, lengths=pieces, sequences=sequences)
 
 
 def inner_states(material: Material, layers: list[int], work: Path) -> LayerStates:
@@ -159,13 +169,15 @@ def train(name: str, arguments: Namespace, layers: list[int]) -> None:
         rows = FileRows([wide_rows(material, layers, arguments.work)], CPU)
     source = TextRows(rows, material.embeddings(), material.teacher)
     examples = dataset.examples_of(material.tokens, material.split.train, material.t2d, HEADS)
+    if arguments.together:
+        examples = cut(examples, arguments.together)
     recipe = replace(RECIPES["hydra"], epochs=arguments.epochs)
     steps = int(arguments.epochs * len(examples.rows) / recipe.batch)
     plan = FitPlan("", "hydra", "teacher", HEADS, 0, steps, recipe.batch, "cpu", recipe, len(output))
     with torch.random.fork_rng():
         torch.manual_seed(plan.seed)
         heads = DeepHeads(plan.shape(base.n_embd), len(layers))
-    fit, begin = DeepFit(plan, heads, arguments.whole_texts), time.process_time()
+    fit, begin = DeepFit(plan, heads, bool(arguments.together)), time.process_time()
     fit.run(DraftRows(source, examples, output), on_step=lambda step, loss: told(step, steps, loss))
     seconds = time.process_time() - begin
     found, first = material.judge(heads, source)
@@ -180,7 +192,6 @@ def options(description: str | None) -> ArgumentParser:
     parser.add_argument("--text", type=Path)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--layers", type=int, nargs="*", default=[9, 19])
     parser.add_argument("--epochs", type=float, default=2.0)
     parser.add_argument("--table", action="store_true")
     return parser
@@ -198,14 +209,15 @@ def show(results: Path, first: str) -> None:
 
 def parser() -> ArgumentParser:
     parser = options(__doc__)
-    parser.add_argument("--whole-texts", action="store_true")
+    parser.add_argument("--layers", type=int, nargs="*", default=[9, 19])
+    parser.add_argument("--together", type=int, default=0)
     return parser
 
 
 def main() -> None:
     arguments = parser().parse_args()
     torch.set_num_threads(1)
-    ending = ", whole texts" if arguments.whole_texts else ""
+    ending = f", {arguments.together} rows together" if arguments.together else ""
     wanted: dict[str, list[int]] = {f"last state{ending}": []}
     if arguments.layers:
         wanted[f"with layers {' '.join(map(str, arguments.layers))}{ending}"] = arguments.layers

@@ -2,16 +2,22 @@
 // Between them, each session has to say what it said at first.
 #include <fuzzer/FuzzedDataProvider.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 #include "fuzz_engine/engine.h"
+#include "grammar/gbnf.h"
 
 namespace medusa {
 namespace {
 
 constexpr int asked_between = 64;
+
+std::shared_ptr<const Grammar> any_text() {
+    static const auto grammar = std::make_shared<const Grammar>(parse_gbnf("root ::= [^\\x00]*"));
+    return grammar;
+}
 
 float number(FuzzedDataProvider& input) {
     const auto bits = input.ConsumeIntegral<uint32_t>();
@@ -43,6 +49,10 @@ GenerateParams request(FuzzedDataProvider& input, int vocab_size) {
     accept.greedy_root = input.ConsumeBool();
     out.max_tokens = input.ConsumeIntegralInRange(0, 4);
     out.ignore_eos = input.ConsumeBool();
+    if (input.ConsumeIntegralInRange(0, 3) == 0) {
+        out.grammar = any_text();
+        out.written = std::max(input.ConsumeIntegral<int>(), 0);
+    }
     out.stop_loops = input.ConsumeBool();
     out.watchdog = input.ConsumeBool();
     if (input.ConsumeBool()) out.logprobs = input.ConsumeIntegral<int>();

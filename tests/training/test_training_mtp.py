@@ -144,6 +144,19 @@ def test_texts_of_a_batch_do_not_see_each_other(tmp_path: Path) -> None:
     torch.testing.assert_close(together, torch.cat(alone, dim=1))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_pieces_of_a_text_are_drafted_from_as_the_whole(tmp_path: Path, rows: int) -> None:
+    layer = read_layer(write_mtp_model(tmp_path / "m.gguf", "qwen35"), COUNT, CPU)
+    whole = made_up(layer, (6,), (4,))
+    assert whole.embedded is not None
+    pairs = torch.cat((whole.context[0], torch.cat((whole.embedded[:, 0], whole.states), dim=1)))
+    parts = [min(rows, 6 - at) for at in range(0, 6, rows)]
+    before = [pairs[: 4 + at] for at in range(0, 6, rows)]
+    with torch.no_grad():
+        pieces = layer(HeadInputs(whole.states, whole.embedded, parts, before))
+        torch.testing.assert_close(pieces, layer(whole), rtol=1e-4, atol=1e-4)
+
+
 def test_a_row_sees_no_later_one(tmp_path: Path) -> None:
     layer = read_layer(write_mtp_model(tmp_path / "m.gguf", "qwen35"), COUNT, CPU)
     whole = made_up(layer, (6,), (4,))

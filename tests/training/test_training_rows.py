@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given as for_any
+from hypothesis import settings
+from hypothesis import strategies as st
 
-from medusa_cli.training.heads.rows import FileRows, TokenEmbeddings, matching_scale
+from medusa_cli.training.heads.layers import Heads, HeadShape
+from medusa_cli.training.heads.rows import Contexts, FileRows, TextRows, TokenEmbeddings, matching_scale
 from medusa_cli.training.loop import BatchOrder, steps_per_epoch, text_batches
 from medusa_cli.training.text.dataset import Examples, Span, examples_of, token_places
 
@@ -46,6 +52,38 @@ def test_batches_of_texts_hold_them_whole_and_in_order() -> None:
             text = int(np.searchsorted(given.starts, part[0], side="right")) - 1
             assert part == list(range(int(given.starts[text]), int(given.starts[text]) + LENGTHS[text]))
             at += length
+
+
+@for_any(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(1, 60))
+@settings(max_examples=40, deadline=None)
+def test_pieces_are_parts_of_their_texts_in_order(lengths: list[int], rows: int) -> None:
+    whole = examples(lengths)
+    pieces = whole.in_pieces(rows)
+    assert max(pieces.lengths) <= rows
+    assert sum(pieces.lengths) == sum(lengths)
+    owners = (np.searchsorted(whole.starts, pieces.starts, side="right") - 1).tolist()
+    assert [sum(length for length, owner in zip(pieces.lengths, owners, strict=True) if owner == text)
+            for text in range(len(lengths))] == lengths  # fmt: skip
+    assert list(pieces.sequences) == [lengths[owner] for owner in owners]
+
+
+@for_any(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 5)), min_size=1, max_size=4), st.integers(1, 7))
+@settings(max_examples=20, deadline=None)
+def test_heads_say_the_same_about_pieces_and_whole_texts(texts: list[tuple[int, int]], rows: int) -> None:
+    """texts: rows, and states before the first of them."""
+    torch.manual_seed(0)
+    heads, lengths = Heads(HeadShape("hydra++", 2, 32, 1, "context")), [length for length, _ in texts]
+    with torch.no_grad():
+        for parameter in heads.parameters():
+            parameter.normal_(0.2, 0.2)
+    count, starts = sum(lengths), list(accumulate(lengths, initial=0))[:-1]
+    states = FileRows([np.random.default_rng(1).normal(size=(count, 32)).astype(np.float16)], torch.device("cpu"))
+    prompts = {start: torch.randn(length, 32).half() for start, (_, length) in zip(starts, texts, strict=True)}
+    embeddings = TokenEmbeddings(torch.randn(count, 32).half(), np.arange(count))
+    source = TextRows(states, embeddings, contexts=Contexts(starts, prompts.__getitem__, states.gather))
+    whole, pieces = (heads(source.inputs(torch.arange(count), 2, one.lengths))
+                     for one in (examples(lengths), examples(lengths).in_pieces(rows)))  # fmt: skip
+    torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-4)
 
 
 def test_a_few_long_texts_are_one_step_each() -> None:

@@ -36,11 +36,11 @@ from medusa_cli.training.backbone import merge
 from medusa_cli.training.backbone.layers import TopLayers
 from medusa_cli.training.backbone.shape import BaseTensors, read_shape
 from medusa_cli.training.backbone.states import BaseRows, Embeddings, TextData, whole_texts
-from medusa_cli.training.heads.rows import FileRows, TextRows
+from medusa_cli.training.heads.rows import FileRows, TextRows, TokenEmbeddings
 from medusa_cli.training.loop import text_batches
 from medusa_cli.training.options import TrainOptions
 from medusa_cli.training.resuming import NEW_MODEL
-from medusa_cli.training.streams.fit import StreamsFit, StreamsPlan, measure_rate
+from medusa_cli.training.streams.fit import StreamsFit, StreamsPlan, drafted, measure_rate
 from medusa_cli.training.streams.layers import Piece, Streams
 from medusa_cli.training.text.dataset import Span, examples_of
 
@@ -123,6 +123,27 @@ def test_the_base_learns_each_token_of_an_answer(tmp_path: Path) -> None:
         changed = tokens.copy()
         changed[row] = 30
         assert loss(changed) != pytest.approx(loss(tokens), abs=1e-4), row
+
+
+@pytest.mark.parametrize("rows", [1, 2, 32])
+def test_streams_say_the_same_about_pieces_and_whole_texts(tmp_path: Path, rows: int) -> None:
+    top, tokens = layers_of(random_base(tmp_path / "base.gguf", "llama"), 2), np.arange(8, 20, dtype=np.int32)
+    spans = [Span(0, 5, ""), Span(5, 7, "")]
+    plan = StreamsPlan("", "truth", 3, top.first, 0, 9, 128, "cpu", recipes.StreamsRecipe(rank=4, root_rank=4))
+    streams = StreamsFit(plan, top, CPU).streams
+    with torch.no_grad():
+        for parameter in streams.parameters():
+            parameter.normal_(0.1, 0.1)
+    output = torch.randn(40, HIDDEN, generator=torch.Generator().manual_seed(0))
+    texts = whole_texts(spans, {0: np.arange(3, dtype=np.int32), 5: np.arange(1, dtype=np.int32)}, tokens)
+    embeddings = TokenEmbeddings(output.half(), tokens)
+    source = TextRows(FileRows([np.zeros((12, HIDDEN), np.float16)], CPU), embeddings)
+    whole = examples_of(tokens, spans, np.arange(40, dtype=np.int32), 3)
+    found = []
+    for examples in (whole, whole.in_pieces(rows)):
+        data = TextData(Embeddings(texts, output.numpy()), source, examples, output)
+        found.append(torch.cat([drafted(data, top, streams, one)[0] for one in text_batches(examples, 4)], dim=1))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_rate_is_that_of_both(tmp_path: Path) -> None:

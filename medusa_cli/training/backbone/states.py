@@ -187,14 +187,33 @@ class TextData:
 
     def entered(self, picked: Picked) -> tuple[list[WholeText], Tensor]:
         """The texts of a batch, and [R, h], on the device: what the lowest layer reads at all their tokens."""
-        numbers = self.examples.text_of(picked.firsts)
+        numbers, _ = self._begin(picked)
         rows = np.concatenate([self.states.read(number) for number in numbers])
         return [self.states.texts[number] for number in numbers], torch.from_numpy(rows).to(self.output.device).float()
 
+    def entered_up_to(self, picked: Picked) -> tuple[list[int], Tensor]:
+        """For a batch of pieces: where each begins in its text, prompt included, and [R, h], on the device: what the
+        lowest layer reads up to their ends."""
+        assert picked.lengths is not None
+        firsts, parts = [], []
+        for number, row, rows in zip(*self._begin(picked), picked.lengths, strict=True):
+            text = self.states.texts[number]
+            firsts.append(text.answer_at + row - text.span.start)
+            parts.append(self.states.read(number)[: firsts[-1] + rows])
+        return firsts, torch.from_numpy(np.concatenate(parts)).to(self.output.device).float()
+
     def answer_rows(self, picked: Picked) -> Tensor:
         """[S] rows of the corpus: of all tokens of a batch of whole texts, also of those that end them."""
-        spans = [self.states.texts[number].span for number in self.examples.text_of(picked.firsts)]
+        spans = [self.states.texts[number].span for number in self._begin(picked)[0]]
         return torch.cat([torch.arange(span.start, span.start + span.length) for span in spans])
+
+    def _begin(self, picked: Picked) -> tuple[list[int], list[int]]:
+        """The texts that those of a batch are or are pieces of, and the rows of the corpus at which they begin."""
+        rows = self.examples.rows[picked.firsts]
+        starts = np.array([text.span.start for text in self.states.texts])
+        order = np.argsort(starts)
+        found = order[np.searchsorted(starts[order], rows, side="right") - 1]
+        return found.tolist(), rows.tolist()
 
     def base_loss(self, states: Tensor, rows: Tensor, distils: bool) -> Tensor:
         """Loss of the base's own states [R, h] at `rows` of the corpus, against the engine's, else against tokens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from .torch_setup import matmul_dtype
 
 ROWS, ROWS_GPU = 512, 4096
 """Rows ranked at a time."""
+ASSUMED_CONTEXT = 200
+"""Rows before a piece of a text, its prompt included, where a rate is measured."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,10 @@ def measure_rate(
     shape: HeadShape, recipe: Recipe, objective: str, vocabulary: int, device: torch.device, seconds: float = 1.5
 ) -> float:
     """Training positions per second of heads on this device, from made-up data."""
-    plan = endless_plan(shape.kind, shape.count, recipe, objective, vocabulary, device)
-    return rate_of(Fit(plan, shape.hidden, device), shape.hidden, vocabulary, seconds)
+    plan, before = endless_plan(shape.kind, shape.count, recipe, objective, vocabulary, device), None
+    if recipe.prefix != "none":
+        before = torch.zeros(ASSUMED_CONTEXT, shape.hidden)
+    return rate_of(Fit(plan, shape.hidden, device), shape.hidden, vocabulary, seconds, before)
 
 
 def endless_plan(
@@ -142,9 +146,10 @@ def rate_of(
     hidden: int,
     vocabulary: int,
     seconds: float = 1.5,
-    contexts: Callable[[int], Tensor] | None = None,
+    before: Tensor | None = None,
 ) -> float:
-    """Training positions per second, from made-up data. vocabulary: tokens to choose from; contexts: as TextRows'."""
+    """Training positions per second, from made-up data. vocabulary: tokens to choose from; before: what is before each
+    piece of a text, as in HeadInputs.context."""
     plan, device = fit.plan, fit.device
     batch, recipe = plan.batch, plan.recipe
     generator = torch.Generator().manual_seed(0)
@@ -156,8 +161,8 @@ def rate_of(
     if plan.objective == "teacher":
         top = recipe.teacher_top
         teacher = output if top == WHOLE else flat_teacher(batch, min(top, vocabulary), device)
-    texts = np.diff(np.linspace(0, batch, max(2, batch // 256), dtype=int)).tolist()
-    examples = Examples(np.arange(batch, dtype=np.int64), target, texts)
+    examples = Examples(np.arange(batch, dtype=np.int64), target, [batch]).in_pieces()
+    contexts = None if before is None else lambda row: before
     data = DraftRows(TextRows(states, embeddings, teacher, contexts), examples, output)
     return fit.rate(data, batch, seconds)
 

@@ -97,11 +97,27 @@ class TokenEmbeddings:
         return self.matrix[self.place[at].long().to(self.matrix.device)]
 
 
+class Contexts:
+    """What is before any row of a text, as in HeadInputs.context."""
+
+    def __init__(
+        self, starts: Sequence[int], of_prompt: Callable[[int], Tensor], of_rows: Callable[[Tensor], Tensor]
+    ) -> None:
+        """starts: first rows of the texts, ascending. of_prompt: for one of these, what is before the text [P, ..];
+        of_rows: what rows [N] add to it, [N, ..]."""
+        self._starts, self._of_prompt, self._of_rows = np.asarray(starts), of_prompt, of_rows
+
+    def __call__(self, row: int) -> Tensor:
+        start = int(self._starts[np.searchsorted(self._starts, row, side="right") - 1])
+        before = self._of_prompt(start)
+        return before if row == start else torch.cat((before, self._of_rows(torch.arange(start, row)).to(before)))
+
+
 @dataclass(frozen=True)
 class TextRows:
     """The corpus as training sees it. embeddings: for Hydra; teacher: (ids, p) rows for the teacher objective, or the
-    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: for a text's first row, what is
-    before it, as in HeadInputs."""
+    output rows [D, h] of the whole distribution, in the dtype to multiply in; contexts: for a row, what is before it in
+    its text, as in HeadInputs."""
 
     states: FileRows | PickedRows
     embeddings: TokenEmbeddings | None = None

@@ -105,6 +105,8 @@ def train_heads(setup: Setup, material: Material, schedule: Schedule, seconds: f
     """Plans and trains heads. seconds: spent before. Stopped after Ctrl-C, with everything saved."""
     data, vocabulary = material.data, material.vocabulary
     examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, setup.options.heads)
+    if setup.options.recipe.prefix != "none":
+        examples = examples.in_pieces()
     plan = plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
     return fit_heads(setup, data, vocabulary, material.source, examples, plan)
 

@@ -12,7 +12,7 @@ import torch
 from medusa_cli.support.files import recall, remember
 
 from ..backbone.fit import JointPlan
-from ..heads.fit import FitPlan, default_batch, endless_plan, measure_rate, rate_of
+from ..heads.fit import ASSUMED_CONTEXT, FitPlan, default_batch, endless_plan, measure_rate, rate_of
 from ..heads.layers import HeadShape
 from ..loop import steps_per_epoch
 from ..mtp.fit import MtpFit
@@ -35,8 +35,6 @@ FIRST_RATE = 300.0
 """Tokens per second assumed until the model's own rate is known; it only sizes the first round."""
 ASSUMED_VOCABULARY = 12288
 """Size of the draft vocabulary assumed in planning until the text tells."""
-ASSUMED_PROMPT = 64
-"""Tokens before a text, where a rate is measured."""
 EVALUATION_COST = 0.5
 """Time for evaluating a position, relative to training on one."""
 EVALUATION_SHARE = 0.1
@@ -103,8 +101,9 @@ def _rate_of_layer(setup: Setup, vocabulary: int) -> float:
     options, hidden = setup.options, setup.base.n_embd
     layer = read_layer(setup.base.path, options.heads, setup.device)
     plan = endless_plan(options.kind, options.heads, options.recipe, options.objective, vocabulary, setup.device)
-    prompt = torch.zeros(ASSUMED_PROMPT, 2 * hidden)
-    return rate_of(MtpFit(plan, layer, setup.device), hidden, vocabulary, contexts=lambda row: prompt)
+    return rate_of(
+        MtpFit(plan, layer, setup.device), hidden, vocabulary, before=torch.zeros(ASSUMED_CONTEXT, 2 * hidden)
+    )
 
 
 def settled(setup: Setup, name: str, plan: P, asked: dict[str, Any], steps: Callable[[], int]) -> P:

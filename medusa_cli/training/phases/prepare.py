@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -12,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medusa_cli.decoding import tree_search
-from medusa_cli.models.base_file import BaseModel, embedding_rows, output_rows
+from medusa_cli.models.base_file import embedding_rows, output_rows
 from medusa_cli.support.errors import MedusaError
 
 from ..backbone.states import PromptStates
 from ..heads import draft_vocab
-from ..heads.rows import FileRows, TextRows, TokenEmbeddings, matching_scale, teacher_rows
+from ..heads.rows import Contexts, FileRows, TextRows, TokenEmbeddings, matching_scale, teacher_rows
 from ..heads.torch_setup import fastest
 from ..mtp.fit import drafted_tokens
 from ..recipes import MTP, STREAMS, WHOLE
@@ -117,13 +116,40 @@ def open_rows(setup: Setup, corpus: Corpus, data: DataSet, vocabulary: DraftVoca
     states, kind = FileRows(corpus.open_states(), setup.device), setup.options.kind
     as_stored = kind in (STREAMS, MTP)
     embeddings = _token_embeddings(setup, data, None if as_stored else states) if kind != "medusa" else None
-    has_context = kind != STREAMS and setup.options.recipe.prefix == "context"
-    contexts = _contexts(setup, corpus, data) if has_context else None
+    contexts = None
+    if kind == MTP:
+        assert embeddings is not None
+        contexts = _pairs(setup, corpus, data, states, embeddings)
+    elif kind != STREAMS and setup.options.recipe.prefix != "none":
+        contexts = _states_before(setup, corpus, data, states)
     return TextRows(states, embeddings, _teacher(setup, data, vocabulary, states), contexts)
 
 
-def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Tensor]:
-    """What is before each answer: its prompt's states, read unless an earlier run did. Stopped after Ctrl-C."""
+def _states_before(setup: Setup, corpus: Corpus, data: DataSet, states: FileRows) -> Contexts:
+    """What a prefix layer sees. Stopped after Ctrl-C."""
+    none = torch.zeros(0, setup.base.n_embd, dtype=torch.float16)
+    if setup.options.recipe.prefix == "context":
+        return Contexts(corpus.starts(), _read_prompts(setup, corpus, data), states.gather)
+    return Contexts(corpus.starts(), lambda start: none, states.gather)
+
+
+def _pairs(setup: Setup, corpus: Corpus, data: DataSet, states: FileRows, embeddings: TokenEmbeddings) -> Contexts:
+    """What an MTP layer attends to: [P, 2h], each token's embedding, and the state before it, which is zero at the
+    first. Stopped after Ctrl-C."""
+    prompts, read = corpus.prompts_by_row(), _read_prompts(setup, corpus, data)
+
+    def of_prompt(start: int) -> Tensor:
+        embedded, before = torch.from_numpy(embedding_rows(setup.base, prompts[start])), read(start).float()
+        return torch.cat((embedded, torch.cat((before.new_zeros(1, setup.base.n_embd), before))), dim=1)
+
+    def of_rows(rows: Tensor) -> Tensor:
+        return torch.cat((embeddings.drafted(rows, 1)[:, 0].float(), states.gather(rows).float()), dim=1)
+
+    return Contexts(corpus.starts(), of_prompt, of_rows)
+
+
+def _read_prompts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Tensor]:
+    """The states of each answer's prompt, read unless an earlier run did. Stopped after Ctrl-C."""
     prompts = corpus.prompts_by_row()
     split = data.split
     spans = list({span.start: span for span in (*split.train, *split.build, *split.score)}.values())
@@ -133,14 +159,7 @@ def _contexts(setup: Setup, corpus: Corpus, data: DataSet) -> Callable[[int], Te
     if (total := read.missing_rows) > 0:
         with setup.counting("Reading prompts", "tokens", total) as on_rows:
             read.write(setup.open(), setup.options.threads, on_rows)
-    return partial(_pairs, setup.base, prompts, read.before) if setup.options.kind == MTP else read.before
-
-
-def _pairs(base: BaseModel, prompts: dict[int, NDArray[np.int32]], before: Callable[[int], Tensor], row: int) -> Tensor:
-    """[P, 2h] of the prompt before the text that begins at `row`: each token's embedding, and the state before it,
-    which is zero at the first."""
-    embedded, states = torch.from_numpy(embedding_rows(base, prompts[row])), before(row).float()
-    return torch.cat((embedded, torch.cat((states.new_zeros(1, base.n_embd), states))), dim=1)
+    return read.before
 
 
 def _token_embeddings(setup: Setup, data: DataSet, states: FileRows | None) -> TokenEmbeddings:

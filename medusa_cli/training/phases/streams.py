@@ -25,7 +25,7 @@ from ..heads.layers import array_of
 from ..heads.torch_setup import fastest
 from ..recipes import MOST_STREAMS_EVALUATED, STREAMS_EVALUATIONS
 from ..reporting import EVALUATION_NODES, TrainResult
-from ..streams.fit import StreamsFit, rank_streams
+from ..streams.fit import StreamsFit, learned_together, rank_streams
 from ..streams.layers import Streams
 from ..text.dataset import Span, examples_of
 from . import Setup
@@ -67,6 +67,8 @@ def train_streams(setup: Setup, material: Material, schedule: Schedule, seconds:
         )
         for name in ("train", "held")
     }
+    recipe = setup.options.streams_recipe
+    read["train"] = replace(read["train"], examples=learned_together(read["train"].examples, recipe))
     spent = seconds + time.monotonic() - begin
     plan = plan_streams(setup, top.first, read["train"].examples, schedule, spent)
     fit = StreamsFit(plan, top, setup.device)

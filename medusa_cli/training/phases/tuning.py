@@ -84,7 +84,7 @@ def tune(
 def _fitted(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> tuple[Fitted, MtpLayer]:
     data, vocabulary, count = material.data, material.vocabulary, setup.options.heads
     layer = read_layer(setup.base.path, count, setup.device)
-    examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, count)
+    examples = examples_of(data.tokens, data.split.train, vocabulary.t2d, count).in_pieces()
     plan = plan_fit(setup, examples, schedule, seconds, len(vocabulary.d2t))
     output = fastest(vocabulary.output)
     watched = watched_texts(data.split.build, plan.steps * plan.batch, EVALUATIONS)

@@ -26,6 +26,8 @@ from .layers import Piece, Streams
 
 SCALE_ROWS = 2048
 """States from which the sizes of learned vectors are taken."""
+PIECE_ROWS = 32
+"""As dataset.PIECE_ROWS: twice as many, since the layers read all that is before a piece for it alone."""
 RANKED_ROWS = 1024
 """Rows ranked at a time, about."""
 PROMPT, ANSWER = 64, 128
@@ -48,11 +50,15 @@ class StreamsPlan:
 
 
 def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) -> tuple[Tensor, Tensor | None]:
-    """[streams, B, h] after the rows of one batch of whole texts, in bfloat16 if that is faster, and in shared mode
-    [answer_rows(), h] of the base; both after the final norm."""
+    """[streams, B, h] after the rows of one batch of pieces of texts, in bfloat16 if that is faster, and in shared
+    mode, of whole ones, [answer_rows(), h] of the base; both after the final norm."""
     assert picked.lengths is not None
-    texts, entered = data.entered(picked)
-    pieces = [Piece(len(text.fed), text.answer_at, rows) for text, rows in zip(texts, picked.lengths, strict=True)]
+    if streams.shared:
+        texts, entered = data.entered(picked)
+        pieces = [Piece(len(text.fed), text.answer_at, rows) for text, rows in zip(texts, picked.lengths, strict=True)]
+    else:
+        firsts, entered = data.entered_up_to(picked)
+        pieces = [Piece(first + rows, first, rows) for first, rows in zip(firsts, picked.lengths, strict=True)]
     roots = None
     if streams.sees_root:
         assert data.source.embeddings is not None
@@ -61,6 +67,11 @@ def drafted(data: TextData, top: TopLayers, streams: Streams, picked: Picked) ->
         context = streams.read(top, entered, pieces)
         z: Tensor = streams(top, context, roots)
     return z.float(), None if context.said is None else context.said.float()
+
+
+def learned_together(examples: Examples, recipe: StreamsRecipe) -> Examples:
+    """Texts as batches take them: in pieces, but whole where the base learns from all of their tokens."""
+    return examples if recipe.shared else examples.in_pieces(PIECE_ROWS)
 
 
 class StreamsFit(Loop):
@@ -138,7 +149,7 @@ def measure_rate(
     embeddings = TokenEmbeddings(torch.ones(1, hidden, dtype=torch.float16, device=device), np.zeros(total, np.int32))
     source = TextRows(FileRows([np.zeros((total, hidden), np.float16)], device), embeddings, teacher)
     output = torch.from_numpy(rng.standard_normal((vocabulary, hidden), np.float32) * 0.02)
-    examples = Examples(rows, target, [ANSWER] * count)
+    examples = learned_together(Examples(rows, target, [ANSWER] * count), plan.recipe)
     output = output.to(device, matmul_dtype(device))
     base = None
     if plan.recipe.shared is not None:

@@ -154,10 +154,14 @@ class Corpus:
             raise self._damaged("prompts of another length")
         return [tokens[begin:end] for begin, end in itertools.pairwise(ends)]
 
+    def starts(self) -> list[int]:
+        """The first row of each answer."""
+        starts: list[int] = np.cumsum([0, *(text.length for text in self.texts)])[:-1].tolist()
+        return starts
+
     def prompts_by_row(self) -> dict[int, NDArray[np.int32]]:
         """load_prompts() by the first row of each answer."""
-        starts = np.cumsum([0, *(text.length for text in self.texts)])[:-1].tolist()
-        return dict(zip(starts, self.load_prompts(), strict=True))
+        return dict(zip(self.starts(), self.load_prompts(), strict=True))
 
     def open_states(self) -> list[NDArray[np.float16]]:
         """One memory-mapped [N, n_embd] array per shard; together, their rows match load_tokens()."""

@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from .corpus import Text
 
 HELD_OUT_PERCENT = 5
+PIECE_ROWS = 16
+"""Rows of a text in one batch, where each of them reads the text before it: neighbours resemble each other, so a batch
+of few whole texts teaches less than one of pieces of many (docs/measurements/head-kinds.md)."""
 MIN_COUNT = 2
 MISSING = -1
 
@@ -44,7 +47,8 @@ class Split:
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows to train on. rows [N] and target [N, K]: from dataset.targets(); lengths: rows of each text.
+    """Rows to train on. rows [N] and target [N, K]: from dataset.targets(); lengths: rows of each text, or of each
+    piece of one.
 
     sequences: tokens of each text, its prompt included; without them, the rows count.
     """
@@ -58,9 +62,13 @@ class Examples:
     def __post_init__(self) -> None:
         object.__setattr__(self, "starts", np.cumsum([0, *self.lengths])[:-1])
 
-    def text_of(self, places: NDArray[np.integer]) -> list[int]:
-        """The numbers of the texts that these places in `rows` belong to."""
-        return (np.searchsorted(self.starts, places, side="right") - 1).tolist()
+    def in_pieces(self, rows: int = PIECE_ROWS) -> Examples:
+        """The same rows, with texts cut into pieces of up to `rows` rows, each of which is picked by itself."""
+        parts = [[min(rows, length - at) for at in range(0, length, rows)] for length in self.lengths]
+        sequences = [
+            sequence for part, sequence in zip(parts, self.sequences or self.lengths, strict=True) for _ in part
+        ]
+        return Examples(self.rows, self.target, [length for part in parts for length in part], sequences)
 
 
 def bucket(group: str) -> int:
