@@ -52,9 +52,6 @@ class Factor:
     own: bool = False
     decay: float = 0.5
     depth_weight: float = 0.8
-    blocks: int = 2
-    batch: int = 512
-    rate: float = 1e-3
 
 
 FACTORS = {
@@ -67,8 +64,6 @@ FACTORS = {
     "0.1 cross entropy, 0.9 total variation": Factor(loss="variation"),
     "pairs of tokens, rank 128": Factor(pairs=128),
     "own output rows": Factor(own=True),
-    "three blocks": Factor(blocks=3),
-    "batches of 1,024": Factor(batch=1024, rate=1.5e-3),
 }
 
 
@@ -157,11 +152,8 @@ def train(name: str, arguments: Namespace) -> None:
     recipe = replace(
         RECIPES["hydra"],
         epochs=arguments.epochs,
-        batch=factor.batch,
-        rate=factor.rate,
         decay=factor.decay,
         depth_weight=factor.depth_weight,
-        blocks=factor.blocks,
         lm_head="own" if factor.own else "base",
     )
     steps = int(arguments.epochs * len(examples.rows) / recipe.batch)
