@@ -153,11 +153,11 @@ class Loop:
     The training data, `data`, has `examples`: a batch is some of them.
 
     plan: everything the result depends on besides the rows, a dataclass with seed, steps and batch (rows per step,
-    about). whole_texts: batches are made of the texts of `examples`, which may be pieces of texts. rising: steps in which the rates rise. evaluations: how many a run
-    has, evenly spaced. patience: this many of them in a row without a new best end the run. measures_fresh: one more
-    comes before the first step. keeps_fresh: what it measures is kept if nothing was better. read_every: steps between
-    two losses that are read back. at_once: rows of a batch of whole texts whose gradients are computed together, about;
-    None: all.
+    about). whole_texts: batches are made of the texts of `examples`, which may be pieces of texts. rising: steps in
+    which the rates rise. evaluations: how many a run has, evenly spaced. patience: this many of them in a row without a
+    new best end the run. measures_fresh: one more comes before the first step. keeps_fresh: what it measures is kept if
+    nothing was better. read_every: steps between two losses that are read back. at_once: rows of a batch of whole texts
+    whose gradients are computed together, about; None: all.
     """
 
     plan: Any
