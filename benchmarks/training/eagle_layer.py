@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 import torch
-from inner_states import HEADS, Material, cut, inner_states, options, read_material, show
+from inner_states import HEADS, Material, inner_states, options, read_material, show
 from numpy.typing import NDArray
 from streams import CPU, add_row, embeddings, told
 from torch import Tensor, nn
@@ -36,7 +35,7 @@ from medusa_cli.training.backbone.shape import BaseTensors, DecoderShape, read_s
 from medusa_cli.training.backbone.states import LayerStates
 from medusa_cli.training.heads.fit import DraftsFit, FitPlan
 from medusa_cli.training.heads.layers import HeadInputs
-from medusa_cli.training.heads.rows import DraftRows, FileRows, TextRows
+from medusa_cli.training.heads.rows import Contexts, DraftRows, FileRows, TextRows
 from medusa_cli.training.recipes import RECIPES
 from medusa_cli.training.streams.layers import Piece, attend_texts
 from medusa_cli.training.text import dataset
@@ -176,18 +175,20 @@ def pairs_of(material: Material, states: LayerStates) -> TextRows:
     """Rows, and for a row the pairs of its text before it, prompt included."""
     base = material.base
     matrix = torch.from_numpy(embedding_rows(base, np.arange(base.n_vocab)).astype(np.float16))
-    order = sorted((text.span.start, number) for number, text in enumerate(states.texts))
-    starts = [start for start, _ in order]
-    rows = FileRows([answer_rows(states, len(material.tokens))], CPU)
+    places = {text.span.start: number for number, text in enumerate(states.texts)}
+    tokens = torch.from_numpy(material.tokens).long()
+    rows = FileRows([answer_rows(states, len(tokens))], CPU)
 
-    def context(row: int) -> Tensor:
-        start, number = order[bisect_right(starts, row) - 1]
+    def of_prompt(start: int) -> Tensor:
+        number = places[start]
         text = states.texts[number]
-        pairs = text.answer_at + row - start
-        before = torch.from_numpy(np.array(states.read(number)[:pairs]))
-        return torch.cat((matrix[torch.from_numpy(text.fed[1 : pairs + 1]).long()], before), dim=1)
+        before = torch.from_numpy(np.array(states.read(number)[: text.answer_at]))
+        return torch.cat((matrix[torch.from_numpy(text.fed[1 : text.answer_at + 1]).long()], before), dim=1)
 
-    return TextRows(rows, embeddings(base, material.tokens), material.teacher, context)
+    contexts = Contexts(
+        material.corpus.starts(), of_prompt, lambda at: torch.cat((matrix[tokens[at]], rows.gather(at)), dim=1)
+    )
+    return TextRows(rows, embeddings(base, material.tokens), material.teacher, contexts)
 
 
 def train(name: str, arguments: Namespace) -> None:
@@ -198,7 +199,7 @@ def train(name: str, arguments: Namespace) -> None:
     sizes = torch.from_numpy(np.sqrt(np.mean(np.square(np.concatenate(some).astype(np.float32)), axis=0)))
     examples = dataset.examples_of(material.tokens, material.split.train, material.t2d, HEADS)
     if arguments.together:
-        examples = cut(examples, arguments.together)
+        examples = examples.in_pieces(arguments.together)
     recipe = replace(RECIPES["mtp"], rate=arguments.rate, batch=arguments.batch, depth_weight=0.8)
     steps = int(arguments.epochs * len(examples.rows) / recipe.batch)
     plan = FitPlan(states.key["states"], "eagle", "teacher", HEADS, 0, steps, recipe.batch, "cpu", recipe, len(output))

@@ -122,16 +122,6 @@ class DeepFit(DraftsFit):
         self.start, self.whole_texts = fresh, in_pieces
 
 
-def cut(examples: dataset.Examples, rows: int) -> dataset.Examples:
-    """Texts in pieces of up to `rows` rows, each of which then counts as a text."""
-    pieces, sequences = list[int](), list[int]()
-    for length, sequence in zip(examples.lengths, examples.sequences, strict=True):
-        parts = [min(rows, length - at) for at in range(0, length, rows)]
-        pieces += parts
-        sequences += [sequence] * len(parts)
-    return replace(examples, lengths=pieces, sequences=sequences)
-
-
 def inner_states(material: Material, layers: list[int], work: Path) -> LayerStates:
     """Of all texts, with their prompts; read when they are asked for."""
     whole = whole_texts(material.spans, material.corpus.prompts_by_row(), material.tokens)
@@ -170,7 +160,7 @@ def train(name: str, arguments: Namespace, layers: list[int]) -> None:
     source = TextRows(rows, material.embeddings(), material.teacher)
     examples = dataset.examples_of(material.tokens, material.split.train, material.t2d, HEADS)
     if arguments.together:
-        examples = cut(examples, arguments.together)
+        examples = examples.in_pieces(arguments.together)
     recipe = replace(RECIPES["hydra"], epochs=arguments.epochs)
     steps = int(arguments.epochs * len(examples.rows) / recipe.batch)
     plan = FitPlan("", "hydra", "teacher", HEADS, 0, steps, recipe.batch, "cpu", recipe, len(output))

@@ -77,7 +77,7 @@ class Answering {
         params.accept.check();
         const Generation& made = generate(prompt, params);
         const auto tokens = static_cast<int>(made.tokens.size());
-        expect(params.max_tokens < 0 || tokens <= params.max_tokens, "an answer has as many tokens as were asked for");
+        expect(tokens <= params.max_tokens, "an answer has as many tokens as were asked for");
         for (const Token token : made.tokens) expect(token >= 0 && token < vocab_size_, "its tokens are the model's");
         expect(is_utf8(made.text), "its text is UTF-8");
     }

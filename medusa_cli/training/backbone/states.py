@@ -210,10 +210,15 @@ class TextData:
     def _begin(self, picked: Picked) -> tuple[list[int], list[int]]:
         """The texts that those of a batch are or are pieces of, and the rows of the corpus at which they begin."""
         rows = self.examples.rows[picked.firsts]
+        starts, order = self._starts
+        return order[np.searchsorted(starts, rows, side="right") - 1].tolist(), rows.tolist()
+
+    @cached_property
+    def _starts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First rows of the texts, ascending, and whose they are."""
         starts = np.array([text.span.start for text in self.states.texts])
         order = np.argsort(starts)
-        found = order[np.searchsorted(starts[order], rows, side="right") - 1]
-        return found.tolist(), rows.tolist()
+        return starts[order], order
 
     def base_loss(self, states: Tensor, rows: Tensor, distils: bool) -> Tensor:
         """Loss of the base's own states [R, h] at `rows` of the corpus, against the engine's, else against tokens."""
