@@ -15,13 +15,17 @@ constexpr double least_cost = 0.01;                             // noise can til
 constexpr double first_node_cost = 0.15, first_rebuild = 0.05;  // in plain steps, before any was measured
 constexpr double unit_weight = 0.1, correction_weight = 0.05, rebuild_weight = 0.05, level_weight = 0.1;
 constexpr double disturbed = 1.5;       // a step that is off by more says nothing about its size
+constexpr double disturbed_line = 2;    // a step counts as this many of what the line expects at most
 constexpr double disturbed_level = 4;   // a level counts as this many usual ones at most
+constexpr int young_steps = 16;         // the first ones, in which a fast step is believed
+constexpr int doubted_levels = 3;       // the first ones: the best counts, and only after that many
 constexpr double rate_prior_steps = 4;  // plain steps that the rate starts from
 
 }  // namespace
 
 void StepCost::record(int nodes, double ms) {
     const double x = nodes - 1;
+    if (root_ms() > 0) ms = std::min(ms, disturbed_line * root_ms() * (1 + per_node() * x));
     count_ = keep * count_ + 1;
     x_ = keep * x_ + x;
     y_ = keep * y_ + ms;
@@ -43,7 +47,7 @@ double StepCost::per_node() const {
 }
 
 double StepCost::root_ms() const {
-    return std::max(fit().at_root, 0.0);
+    return count_ > 0 ? std::max(fit().at_root, 0.0) : 0;
 }
 
 DraftCost::DraftCost(std::vector<std::pair<int, double>> curve, bool learns)
@@ -92,12 +96,20 @@ void DraftCost::record(const TreeSize& verified, double ms) {
     Learned& l = *now_;
     const bool rebuilt = size != l.last;
     l.last = size;
-    l.line.record(size.nodes, ms);
     double& correction = l.correction[slot(size.nodes)];
     const double same = base(size.nodes) * correction;
-    if (l.unit_ms == 0) l.unit_ms = ms / (same + l.rebuild);
+    // The first step is not judged by others, and pays for what later ones reuse.
+    if (l.times == 0) {
+        l.times = 1;
+        l.unit_ms = ms / (same + l.rebuild);
+        return;
+    }
+    l.line.record(size.nodes, ms);
     const double off = std::log(ms / (l.unit_ms * (same + (rebuilt ? l.rebuild : 0))));
-    l.unit_ms *= std::exp(unit_weight * std::clamp(off, -std::log(disturbed), std::log(disturbed)));
+    // What the unit starts from may have been a disturbed step.
+    const double weight = std::max(unit_weight, 1.0 / ++l.times);
+    const double least = l.times <= young_steps ? off : -std::log(disturbed);
+    l.unit_ms *= std::exp(weight * std::clamp(off, std::min(least, 0.0), std::log(disturbed)));
     if (std::abs(off) > std::log(disturbed)) return;
     if (rebuilt) {
         l.rebuild = std::max(l.rebuild + rebuild_weight * (ms / l.unit_ms - same - l.rebuild), 0.0);
@@ -121,15 +133,19 @@ void DraftCost::record_level(int depth, double ms) {
     if (!learns_) return;
     const auto level = static_cast<size_t>(depth - 1);
     if (now_->levels.size() <= level) now_->levels.resize(level + 1);
-    // The first ones count alike: the very first also builds what the others reuse.
     Level& known = now_->levels[level];
-    const double most = known.times == 0 ? ms : disturbed_level * known.ms;
-    known.ms += std::max(level_weight, 1.0 / ++known.times) * (std::min(ms, most) - known.ms);
+    if (++known.times <= doubted_levels) {
+        known.ms = known.times == 1 ? ms : std::min(ms, known.ms);
+    } else {
+        known.ms += level_weight * (std::min(ms, disturbed_level * known.ms) - known.ms);
+    }
 }
 
 double DraftCost::level_ms(int depth) const {
     const auto level = static_cast<size_t>(depth - 1);
-    return now_->unit_ms > 0 && level < now_->levels.size() ? now_->levels[level].ms : 0;
+    if (now_->unit_ms == 0 || level >= now_->levels.size()) return 0;
+    const Level& known = now_->levels[level];
+    return known.times >= doubted_levels ? known.ms : 0;
 }
 
 void DraftCost::record_step(double ms, int tokens) {

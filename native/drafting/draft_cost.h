@@ -9,7 +9,8 @@
 namespace medusa {
 
 // A line fitted to the times of verify steps by nodes, by least squares in which old steps fade. It starts from a prior
-// slope, and keeps it until steps of different sizes say otherwise.
+// slope, and keeps it until steps of different sizes say otherwise. A step that takes much longer than the line says
+// counts as one that takes twice as long.
 class StepCost {
   public:
     // prior: cost of one more node, in steps of the root alone.
@@ -71,7 +72,8 @@ class DraftCost {
 
     // Filling level `depth` of a tree took `ms`.
     void record_level(int depth, double ms);
-    // 0 until a step has been timed: there is nothing to weigh it against.
+    // 0 until a step has been timed: there is nothing to weigh it against. Also 0 until a level was timed a few times:
+    // one that looks too dear is never timed again, so a disturbed first time would count for good.
     double level_ms(int depth) const;
 
     // A whole step took `ms` and yielded `tokens`.
@@ -91,6 +93,7 @@ class DraftCost {
         std::vector<double> correction;  // by slot
         double rebuild;                  // plain steps that a new graph costs
         double unit_ms = 0;              // milliseconds per plain step; 0: no step was timed
+        int times = 0;                   // steps that were timed
         TreeSize last{0, 0};
         std::vector<Level> levels{};  // by depth, from 1
         double tokens = 0, ms = 0;    // over the newest steps; old ones fade

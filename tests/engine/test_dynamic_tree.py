@@ -226,6 +226,29 @@ def test_costs_follow_the_steps() -> None:
     assert learned.verify_ms(8, 1) / plain == pytest.approx(3.0, rel=0.1)
 
 
+@pytest.mark.parametrize("good_steps", [0, 5, 50])
+def test_one_disturbed_step_does_not_make_drafts_too_dear(good_steps: int) -> None:
+    learned = testing.DraftCost([], True)
+    for _ in range(good_steps):
+        learned.record(1, 1, 10.0)
+        learned.record(8, 2, 15.0)
+    learned.record(8, 2, 500.0)
+    for _ in range(10):
+        learned.record(1, 1, 10.0)
+    assert learned.verify_ms(1, 1) == pytest.approx(10.0, rel=0.5)
+    assert learned.verify_ms(8, 2) / learned.verify_ms(1, 1) < 2.7, "the price that no step has shown is 2.05"
+
+
+def test_one_disturbed_level_is_not_too_dear_for_good() -> None:
+    table = {(ROOT,): [(1, 0.9)], (ROOT, 1): [(2, 0.9)]}
+    learned = testing.DraftCost(LINE, True)
+    learned.record(1, 1, 1.0)
+    learned.record_level(2, 500.0)
+    for _ in range(5):
+        growth = testing.DynamicTree(table, 2)
+        assert growth.grow(ROOT, 64, testing.HeadCalibration(2), learned)[3] == [1, 1]
+
+
 def test_a_new_graph_has_its_price() -> None:
     learned = testing.DraftCost(LINE, True)
     for _ in range(200):

@@ -121,7 +121,9 @@ def test_heads_that_are_not_asked_leave_recycled_tokens_alone() -> None:
 def test_the_demo_model_says_the_same(demo_model_path: Path, with_heads: bool) -> None:
     model = native.Model(str(demo_model_path), n_gpu_layers=0)
     heads = native.Heads(model, str(demo.DEMO_HEADS)) if with_heads else None
-    dynamic = native.DynamicTree() if with_heads else None
+    # Prices that hold: whether learned ones ask for drafts depends on the clock.
+    prices = native.DynamicTree(costs=[(1, 1.0), (8, 1.4), (16, 2.0)], learns_costs=False)
+    dynamic = prices if with_heads else None
     drafting = native.Session(model, heads, dynamic=dynamic, recycling=True)
     prompt = chat_tokens(model, [{"role": "user", "content": "Explain photosynthesis."}])
     expected = native.Session(model).generate(prompt, max_tokens=64)
