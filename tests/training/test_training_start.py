@@ -21,6 +21,7 @@ from medusa_cli.training import train
 from medusa_cli.training.heads.layers import Heads, HeadShape, file_of
 from medusa_cli.training.heads.start import weights_of
 from medusa_cli.training.options import RecipeFile, TrainOptions
+from medusa_cli.training.phases import fitting
 
 KINDS = ["medusa", "hydra", "hydra++", "recurrent"]
 
@@ -92,6 +93,11 @@ def options(base: Path, folder: Path, start: Path | None, **more: Any) -> TrainO
     )
 
 
+def said(made: TrainOptions) -> str:
+    assert isinstance(made.console.file, io.StringIO)
+    return made.console.file.getvalue()
+
+
 def trained(made: TrainOptions) -> dict[str, Any]:
     made.output.unlink(missing_ok=True)
     train.run(made)
@@ -108,6 +114,25 @@ def test_a_training_begins_with_them(tmp_path: Path, base: Path, engine: Engine)
     assert kept["options"]["start"] == "start.gguf"
     assert kept["tokens_per_step"] == pytest.approx(fresh["tokens_per_step"], abs=0.02)
     assert trained(options(base, tmp_path, None, file=slow))["tokens_per_step"] != kept["tokens_per_step"]
+
+
+def test_heads_that_were_better_before_are_kept(
+    tmp_path: Path,
+    base: Path,  # noqa: F811
+    engine: Engine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = tmp_path / "start.gguf"
+    trained(options(base, tmp_path, None))
+    (tmp_path / "out.gguf").rename(start)
+    falling = iter(range(100, 0, -1))
+    monkeypatch.setattr(fitting, "tokens_per_step", lambda texts, nodes: float(next(falling)))
+    made = options(base, tmp_path, start)
+    assert trained(made)["training"]["best"] == {"step": 0, "tokens_per_step": 100.0}
+    assert "Before training: 100.000 tokens per step on held-out text with 8 nodes" in said(made)
+    before, after = (weights_of(path, heads_of(made.kind, count=2)) for path in (start, made.output))
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
 def test_heads_that_do_not_fit_are_refused_before_any_work(tmp_path: Path, base: Path, engine: Engine) -> None:  # noqa: F811

@@ -87,13 +87,15 @@ class DraftsFit(Loop):
 
 
 class Fit(DraftsFit):
-    """Trains heads alone. Their weights decay towards those that they began with."""
+    """Trains heads alone. Their weights decay towards those that they began with. Given ones are measured first, and
+    kept if nothing is better."""
 
     def __init__(self, plan: FitPlan, hidden: int, device: torch.device, start: Path | None = None) -> None:
         """start: a file of heads to begin with. MedusaError if it holds others than planned."""
         self.shape = plan.shape(hidden)
         self.heads = fresh_heads(self.shape, plan.seed, device)
         self.given = None if start is None else weights_of(start, self.heads)
+        self.measures_fresh = self.keeps_fresh = self.given is not None
         super().__init__(plan, self.heads, self.heads, device)
         self.whole_texts = self.shape.has_prefix
 

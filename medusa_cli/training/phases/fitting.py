@@ -73,6 +73,9 @@ def run_watched(
         def evaluated(point: CurvePoint) -> None:
             if point.step > 0:
                 view.evaluated(point.step, point.loss, point.tokens_per_step)
+            elif fit.keeps_fresh:
+                fresh = f"{point.tokens_per_step:.3f} tokens per step on held-out text with {nodes} nodes"
+                say(console, f"Before training: {fresh}")
             on_evaluation()
 
         fit.run(
