@@ -42,6 +42,7 @@ from .recipes import (
     RECURRENT,
     SHARED_RECIPES,
     SHARED_RESULT_SHARE,
+    START_RATE,
     STRATEGIES,
     STREAMS,
     STREAMS_LAYERS,
@@ -285,7 +286,10 @@ class TrainOptions:
     @property
     def recipe(self) -> Recipe:
         """How heads are trained; streams have streams_recipe."""
-        return self.file.heads(self.kind)
+        recipe = self.file.heads(self.kind)
+        if self.start is None or "rate" in self.file.values:
+            return recipe
+        return replace(recipe, rate=START_RATE * recipe.rate)
 
     @property
     def streams_recipe(self) -> StreamsRecipe:

@@ -70,6 +70,9 @@ RECIPES = {
     MTP: Recipe(blocks=1, rate=1e-4, noise=0.0, decay=0.0, batch=512, prefix="context", depth_weight=0.6),
 }
 """For mtp, the weights of the depths are FastMTP's (Cai et al. 2025)."""
+START_RATE = 0.3
+"""What a training that begins with given heads takes of the usual rate. The whole rate first makes them worse, for
+longer than ten minutes."""
 GPU_BATCH = 4096
 """Rows per step on a GPU, where a step's fixed costs count."""
 WARMUP_STEPS = 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from medusa_cli.training.heads.layers import Heads, HeadShape, file_of
 from medusa_cli.training.heads.start import weights_of
 from medusa_cli.training.options import RecipeFile, TrainOptions
 from medusa_cli.training.phases import fitting
+from medusa_cli.training.recipes import START_RATE
 
 KINDS = ["medusa", "hydra", "hydra++", "recurrent"]
 
@@ -114,6 +116,14 @@ def test_a_training_begins_with_them(tmp_path: Path, base: Path, engine: Engine)
     assert kept["options"]["start"] == "start.gguf"
     assert kept["tokens_per_step"] == pytest.approx(fresh["tokens_per_step"], abs=0.02)
     assert trained(options(base, tmp_path, None, file=slow))["tokens_per_step"] != kept["tokens_per_step"]
+
+
+def test_given_heads_are_trained_at_a_lower_rate(tmp_path: Path, base: Path) -> None:  # noqa: F811
+    usual = options(base, tmp_path, None).recipe
+    begun = options(base, tmp_path, tmp_path / "start.gguf").recipe
+    assert begun == replace(usual, rate=START_RATE * usual.rate)
+    asked = options(base, tmp_path, tmp_path / "start.gguf", file=RecipeFile(values={"rate": 0.002})).recipe
+    assert asked.rate == 0.002
 
 
 def test_heads_that_were_better_before_are_kept(
