@@ -15,7 +15,6 @@ call.
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,9 +22,9 @@ from itertools import accumulate
 
 import numpy as np
 import torch
-from inner_states import HEADS, Material, inner_states, options, read_material, show
+from inner_states import HEADS, Material, inner_states, learned, options, read_material, show
 from numpy.typing import NDArray
-from streams import CPU, add_row, embeddings, told
+from streams import CPU, add_row, embeddings
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -206,16 +205,9 @@ def train(name: str, arguments: Namespace) -> None:
     tensors = BaseTensors(material.base.path)
     torch.manual_seed(plan.seed)
     layer = EagleLayer(tensors, read_shape(tensors.header), sizes)
-    fit, begin = EagleFit(plan, layer), time.process_time()
-    checkpoint = arguments.work / f"{name}.pt"
+    fit, checkpoint = EagleFit(plan, layer), arguments.work / f"{name}.pt"
     fit.restore(checkpoint)
-    data = DraftRows(source, examples, output)
-    fit.run(data, checkpoint=checkpoint, on_step=lambda step, loss: told(step, steps, loss))
-    seconds = time.process_time() - begin
-    found, first = material.judge(layer, source)
-    made = {"name": name, "steps": steps, "seconds": seconds, "held_out": found, "first_right": first}
-    add_row(arguments.results, made)
-    print(made, flush=True)
+    add_row(arguments.results, learned(name, material, fit, DraftRows(source, examples, output), checkpoint))
 
 
 def parser() -> ArgumentParser:

@@ -12,21 +12,20 @@ that FILE has is not trained again.
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
-from inner_states import HEADS, Material, options, read_material
+from inner_states import HEADS, FreshFit, Material, learned, options, read_material
 from rich.console import Console
 from rich.table import Table
-from streams import CPU, SIZES, add_row, read_rows, told
+from streams import SIZES, add_row, read_rows
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medusa_cli.training.heads.fit import DraftsFit, FitPlan
+from medusa_cli.training.heads.fit import FitPlan
 from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape
 from medusa_cli.training.heads.loss import Likeliest
 from medusa_cli.training.heads.rows import DraftRows, TextRows, teacher_rows
@@ -85,15 +84,10 @@ class PairedHeads(Heads):
         return torch.cat((shared, self.up.to(shared.dtype)), dim=1)
 
 
-class FactorFit(DraftsFit):
-    """Their weights decay towards fresh ones."""
-
-    whole_texts = False
-
+class FactorFit(FreshFit):
     def __init__(self, plan: FitPlan, heads: Heads, factor: Factor) -> None:
-        fresh = [weight.detach().clone() for weight in heads.parameters()]
-        super().__init__(plan, heads, heads, CPU)
-        self.start, self.factor = fresh, factor
+        super().__init__(plan, heads, in_pieces=False)
+        self.factor = factor
 
     def _loss(self, data: DraftRows, picked: Picked) -> Tensor:
         if self.factor.loss == "cross entropy":
@@ -165,14 +159,8 @@ def train(name: str, arguments: Namespace) -> None:
     if heads.outputs is not None:
         with torch.no_grad():
             heads.outputs.copy_(output.expand_as(heads.outputs))
-    fit, begin = FactorFit(plan, heads, factor), time.process_time()
-    fit.run(DraftRows(source, examples, output), on_step=lambda step, loss: told(step, steps, loss))
-    seconds = time.process_time() - begin
-    found, first = material.judge(heads, source)
-    made = {"name": name, "steps": steps, "seconds": seconds, "held_out": found, "first_right": first}
-    made["overlap"] = overlaps(material, heads, source)
-    add_row(arguments.results, made)
-    print(made, flush=True)
+    made = learned(name, material, FactorFit(plan, heads, factor), DraftRows(source, examples, output))
+    add_row(arguments.results, {**made, "overlap": overlaps(material, heads, source)})
 
 
 def parser() -> ArgumentParser:

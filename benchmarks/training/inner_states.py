@@ -18,6 +18,7 @@ import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,13 +114,24 @@ class DeepHeads(Heads):
         )
 
 
-class DeepFit(DraftsFit):
-    """Their weights decay towards fresh ones."""
+class FreshFit(DraftsFit):
+    """Weights decay towards those that the heads have now."""
 
-    def __init__(self, plan: FitPlan, heads: DeepHeads, in_pieces: bool) -> None:
+    def __init__(self, plan: FitPlan, heads: Heads, in_pieces: bool) -> None:
         fresh = [weight.detach().clone() for weight in heads.parameters()]
         super().__init__(plan, heads, heads, CPU)
         self.start, self.whole_texts = fresh, in_pieces
+
+
+def learned(
+    name: str, material: Material, fit: DraftsFit, data: DraftRows, checkpoint: Path | None = None
+) -> dict[str, Any]:
+    """Trains what drafts to the end. Returns its row of the results."""
+    begin, steps = time.process_time(), fit.plan.steps
+    fit.run(data, checkpoint=checkpoint, on_step=lambda step, loss: told(step, steps, loss))
+    seconds = time.process_time() - begin
+    found, first = material.judge(fit.drafting, data.source)
+    return {"name": name, "steps": steps, "seconds": seconds, "held_out": found, "first_right": first}
 
 
 def inner_states(material: Material, layers: list[int], work: Path) -> LayerStates:
@@ -167,13 +179,8 @@ def train(name: str, arguments: Namespace, layers: list[int]) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(plan.seed)
         heads = DeepHeads(plan.shape(base.n_embd), len(layers))
-    fit, begin = DeepFit(plan, heads, bool(arguments.together)), time.process_time()
-    fit.run(DraftRows(source, examples, output), on_step=lambda step, loss: told(step, steps, loss))
-    seconds = time.process_time() - begin
-    found, first = material.judge(heads, source)
-    made = {"name": name, "steps": steps, "seconds": seconds, "held_out": found, "first_right": first}
-    add_row(arguments.results, made)
-    print(made, flush=True)
+    fit = FreshFit(plan, heads, bool(arguments.together))
+    add_row(arguments.results, learned(name, material, fit, DraftRows(source, examples, output)))
 
 
 def options(description: str | None) -> ArgumentParser:
