@@ -71,8 +71,8 @@ RECIPES = {
 }
 """For mtp, the weights of the depths are FastMTP's (Cai et al. 2025)."""
 START_RATE = 0.3
-"""What a training that begins with given heads takes of the usual rate. The whole rate first makes them worse, for
-longer than ten minutes."""
+"""What a training that begins with given heads takes of the usual rate. The whole rate made good heads worse, for all
+of a training of ten minutes."""
 GPU_BATCH = 4096
 """Rows per step on a GPU, where a step's fixed costs count."""
 WARMUP_STEPS = 100

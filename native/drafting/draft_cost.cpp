@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "decoding/in_graph.h"
 
@@ -108,8 +109,8 @@ void DraftCost::record(const TreeSize& verified, double ms) {
     const double off = std::log(ms / (l.unit_ms * (same + (rebuilt ? l.rebuild : 0))));
     // What the unit starts from may have been a disturbed step.
     const double weight = std::max(unit_weight, 1.0 / ++l.times);
-    const double least = l.times <= young_steps ? off : -std::log(disturbed);
-    l.unit_ms *= std::exp(weight * std::clamp(off, std::min(least, 0.0), std::log(disturbed)));
+    const double fastest = l.times <= young_steps ? -std::numeric_limits<double>::infinity() : -std::log(disturbed);
+    l.unit_ms *= std::exp(weight * std::clamp(off, fastest, std::log(disturbed)));
     if (std::abs(off) > std::log(disturbed)) return;
     if (rebuilt) {
         l.rebuild = std::max(l.rebuild + rebuild_weight * (ms / l.unit_ms - same - l.rebuild), 0.0);
