@@ -134,6 +134,13 @@ class Best:
             self.at = len(self.curve) - 1
             self.weights = {name: value.detach().clone() for name, value in trained.state_dict().items()}
 
+    @property
+    def since(self) -> int:
+        """Evaluations since the best one after a step. What was there before the first is no measure: good weights get
+        worse while the rates are high, and better again when they fall."""
+        trained = [point.tokens_per_step for point in self.curve if point.step > 0]
+        return len(trained) - 1 - trained.index(max(trained)) if trained else 0
+
 
 def learning_rate(step: int, steps: int, peak: float, rising: int) -> float:
     """Linear up in the first `rising` steps, then a cosine down to zero at `steps`."""
@@ -155,9 +162,9 @@ class Loop:
     plan: everything the result depends on besides the rows, a dataclass with seed, steps and batch (rows per step,
     about). whole_texts: batches are made of the texts of `examples`, which may be pieces of texts. rising: steps in
     which the rates rise. evaluations: how many a run has, evenly spaced. patience: this many of them in a row without a
-    new best end the run. measures_fresh: one more comes before the first step. keeps_fresh: what it measures is kept if
-    nothing was better. read_every: steps between two losses that are read back. at_once: rows of a batch of whole texts
-    whose gradients are computed together, about; None: all.
+    better one end the run (Best.since). measures_fresh: one more comes before the first step. keeps_fresh: what it
+    measures is kept if nothing was better. read_every: steps between two losses that are read back. at_once: rows of a
+    batch of whole texts whose gradients are computed together, about; None: all.
     """
 
     plan: Any
@@ -257,7 +264,7 @@ class Loop:
     @property
     def finished(self) -> bool:
         """All steps are done, or more of them would not help."""
-        exhausted = self.patience is not None and len(self.best.curve) - 1 - self.best.at >= self.patience
+        exhausted = self.patience is not None and self.best.since >= self.patience
         return self.step >= self.plan.steps or exhausted
 
     def _learn(self, data: Any, order: BatchOrder) -> Tensor:

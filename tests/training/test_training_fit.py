@@ -236,6 +236,32 @@ def test_the_best_weights_are_kept_and_training_ends_early(data: Data) -> None:
         torch.testing.assert_close(value, seen[1][name], rtol=0, atol=0)
 
 
+def test_weights_measured_at_the_start_end_no_training_and_are_kept_if_none_are_better(data: Data) -> None:
+    rising = [1.2 + 0.02 * at for at in range(16)]
+
+    def run(*values: float) -> tuple[fit.Fit, dict[str, torch.Tensor]]:
+        measured, first = iter(values), dict[str, torch.Tensor]()
+
+        def evaluate(heads: Heads) -> float:
+            if not first:
+                first.update({name: value.clone() for name, value in heads.state_dict().items()})
+            return next(measured)
+
+        trainer = fit.Fit(data.plan(160), HIDDEN, CPU)
+        trainer.measures_fresh = trainer.keeps_fresh = True
+        assert data.run(trainer, evaluate=evaluate)
+        return trainer, first
+
+    late, first = run(1.49, *rising)
+    assert (late.step, late.best.at) == (160, 16)
+    assert not torch.equal(next(iter(late.heads.state_dict().values())), next(iter(first.values())))
+    kept, first = run(1.6, *rising)
+    assert (kept.step, kept.best.at) == (160, 0)
+    for name, value in kept.heads.state_dict().items():
+        torch.testing.assert_close(value, first[name], rtol=0, atol=0)
+    assert run(1.4, 1.3, *[1.2] * 15)[0].step == 10 * (1 + PATIENCE)
+
+
 def test_checkpoints_of_another_plan_or_damaged_ones_are_left_alone(data: Data, tmp_path: Path) -> None:
     checkpoint = tmp_path / "heads.pt"
     trained(data, 3).save(checkpoint)
