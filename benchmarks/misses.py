@@ -1,11 +1,12 @@
 """Where drafts miss, level by level.
 
-    python benchmarks/misses.py [MODEL] --heads A.gguf B.gguf ... [--nodes 8]
+    python benchmarks/misses.py [MODEL] --heads A.gguf B.gguf ... [--nodes 8] [--later 4096 2048 ...]
 
 The model answers the prompts that `medusa tune` makes up, half greedily, half sampled. Half of the answers build a tree
 for each heads file; on the other half, at every position where the tree gets as far as a level, the token that really
 came is one of the drafts there, or it is outside the draft vocabulary, or beyond rank 10, or ranked, but in no node.
-"If first": tokens per step if each token of that kind had been the likeliest of its level. Streams are left out.
+"If first": tokens per step if each token of that kind had been the likeliest of its level. --later: tokens per step, by
+the same tree, if all levels but the first drafted from so many of the most frequent tokens alone. Streams are left out.
 """
 
 from __future__ import annotations
@@ -55,15 +56,17 @@ def answers(model: native.Model, count: int, length: int, threads: int) -> list[
     return found
 
 
-def draftable(path: Path, vocabulary: int) -> NDArray[np.bool_]:
-    """[vocabulary]: which tokens the heads in a file can draft."""
+def rows_of(path: Path, vocabulary: int) -> NDArray[np.int64]:
+    """[vocabulary]: the row of each token in the draft vocabulary of a file, the most frequent tokens first; -1 for
+    tokens that its heads cannot draft."""
     header, _ = read_header(path)
-    known = np.zeros(vocabulary, dtype=bool)
     map_ = next((tensor for tensor in header.tensors if tensor.name == schema.D2T), None)
     if map_ is None:
-        return ~known
-    known[np.fromfile(path, np.int32, map_.shape[0], offset=header.data_offset + map_.offset)] = True
-    return known
+        return np.arange(vocabulary)
+    rows = np.full(vocabulary, -1)
+    tokens = np.fromfile(path, np.int32, map_.shape[0], offset=header.data_offset + map_.offset)
+    rows[tokens] = np.arange(len(tokens))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class Misses:
     _: KW_ONLY
     heads: tuple[Path, ...]
     nodes: int = 8
+    later: tuple[int, ...] = ()
     answers: int = 64
     tokens: int = 192
     threads: int = 0
@@ -113,17 +117,15 @@ class Misses:
 
     def _add(self, table: Table, path: Path, model: native.Model, written: Sequence[Answer]) -> None:
         heads = native.Heads(model, str(path))
-        known = draftable(path, model.n_vocab)
+        row_of = rows_of(path, model.n_vocab)
         ranked = [texts.ranks_of(heads, one.tokens, one.states) for one in written]
         built_on, scored = ranked[0::2], ranked[1::2]
         tree = tree_search.greedy_tree(tree_search.accuracy_table(built_on), self.nodes)
-        inside = [
-            np.array(
-                [[known[one.tokens[row + level + 1]] for level in range(ranks.shape[1])] for row in range(len(ranks))]
-            )
+        rows = [
+            np.array([row_of[one.tokens[at + 1 : at + 1 + ranks.shape[1]]] for at in range(len(ranks))])
             for one, ranks in zip(written[1::2], scored, strict=True)
         ]
-        found = [kinds(ranks, of, tree) for ranks, of in zip(scored, inside, strict=True) if len(ranks)]
+        found = [kinds(ranks, of >= 0, tree) for ranks, of in zip(scored, rows, strict=True) if len(ranks)]
         per_step = tree_search.simulate(scored, tree)[0]
         table.add_row(path.name, "", "", f"{per_step:.3f} a step", "", "", "", "", style="bold")
         for level in range(max(map(len, tree))):
@@ -135,6 +137,13 @@ class Misses:
             mended = [self._mended(scored, found, tree, level, name) for name in ("outside", "beyond", "not_in_tree")]
             shown = " / ".join(f"{value:.2f}" for value in mended)
             table.add_row("", str(level + 1), f"{reached.mean():.3f}", *columns, shown)
+        for size in self.later:
+            kept = [ranks.copy() for ranks in scored]
+            for ranks, of in zip(kept, rows, strict=True):
+                if len(ranks):
+                    ranks[:, 1:][of[:, 1:] >= size] = tree_search.RANKS
+            per_step = tree_search.simulate(kept, tree)[0]
+            table.add_row("", f"later: {size}", "", f"{per_step:.3f} a step", "", "", "", "")
 
     @staticmethod
     def _mended(
