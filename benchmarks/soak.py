@@ -23,18 +23,17 @@ import tempfile
 import threading
 import time
 from argparse import ArgumentParser
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import common
 import httpx
 import psutil
 from rich.console import Console
+from soak_clients import SAID, Tally, Told, clients
 
 from medusa_cli import native
 from medusa_cli.api.model import Model
@@ -94,117 +93,10 @@ def resident_mib() -> float:
     raise MedusaError("no RssAnon in /proc/self/status: this needs Linux")
 
 
-SAID = ["Name three colours.", "Why?", "Write a haiku about rain.", "What is 12 times 12?", "Who wrote Faust?",
-        "Explain a hash table.", "Say it in one sentence.", "Give an example in Python.", "And in French?"]  # fmt: skip
 MOST_GROWTH = 1.05
 """Of memory, from the first quarter to the last one."""
-
-
-ENDED = "engine_ended"
-"""The code of the error of a request whose engine has ended."""
-
-
-class EngineEnded(Exception):
-    pass
-
-
-@dataclass
-class Told:
-    """What was asked and answered."""
-
-    messages: list[dict[str, str]]
-    temperature: float
-    seed: int
-    most: int
-    text: str
-
-
-@dataclass
-class Tally:
-    answers: list[Told] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    wrote: float = 0.0
-    """When a piece of an answer came last."""
-    ends: list[float] = field(default_factory=list)
-    """When requests were told that the engine has ended."""
-
-    def engine_ended(self) -> str | None:
-        """Takes note that a request was told so, and has no text."""
-        with self.lock:
-            self.ends.append(time.monotonic())
-        return None
-
-    def count(self, what: str) -> None:
-        with self.lock:
-            self.counts[what] += 1
-
-
-def client(url: str, number: int, goes_on: Callable[[], bool], tally: Tally) -> None:
-    """One front end: conversations until the time is over."""
-    source = random.Random(number)
-    with httpx.Client(base_url=url, timeout=300) as http:
-        while goes_on():
-            messages: list[dict[str, str]] = []
-            for _ in range(source.randint(1, 4)):
-                messages.append({"role": "user", "content": source.choice(SAID)})
-                text = ask(http, source, messages, tally)
-                if text is None or not goes_on():
-                    break
-                messages.append({"role": "assistant", "content": text})
-
-
-def ask(http: httpx.Client, source: random.Random, messages: list[dict[str, str]], tally: Tally) -> str | None:
-    """The answer; None where it was given up. A full queue is waited for, as clients do."""
-    temperature, seed, most = source.choice([0.0, 0.8]), source.randrange(3), source.choice([8, 24, 48])
-    body = {"messages": messages, "temperature": temperature, "seed": seed, "max_tokens": most}
-    gives_up, stream = source.random() < 0.15, source.random() < 0.6
-    while True:
-        try:
-            if stream:
-                text = streamed(http, body, gives_up, tally)
-            else:
-                response = http.post("/v1/chat/completions", json=body, timeout=0.2 if gives_up else 300)
-                response.raise_for_status()
-                text = response.json()["choices"][0]["message"]["content"]
-        except httpx.ReadTimeout:
-            text = None
-        except httpx.HTTPStatusError as error:
-            if ENDED in error.response.read().decode():
-                return tally.engine_ended()
-            if error.response.status_code != 429:
-                raise
-            tally.count("refused for a while")
-            time.sleep(min(2.0, float(error.response.headers["retry-after"])))
-            continue
-        except EngineEnded:
-            return tally.engine_ended()
-        break
-    tally.count("given up" if text is None else "streamed" if stream else "whole")
-    if text is not None:
-        with tally.lock:
-            tally.answers.append(Told([dict(one) for one in messages], temperature, seed, most, text))
-    return text
-
-
-def streamed(http: httpx.Client, body: dict[str, Any], gives_up: bool, tally: Tally) -> str | None:
-    text = ""
-    with http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
-        if response.is_error:
-            response.read()
-        response.raise_for_status()
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
-                chunk = json.loads(line[6:])
-                if ENDED in line:
-                    raise EngineEnded
-                if "error" in chunk:
-                    raise RuntimeError(chunk["error"]["message"])
-                text += chunk["choices"][0]["delta"].get("content", "")
-                tally.wrote = time.monotonic() if text else tally.wrote
-                if gives_up and len(text) > 10:
-                    return None
-    return text
+MOST_STALLED = 35.0
+"""Seconds from the beginning of an answer that nobody reads until its connection is closed."""
 
 
 def memory_of(server: psutil.Process) -> int:
@@ -228,7 +120,8 @@ def differences(model: str, answers: list[Told]) -> tuple[int, list[Told]]:
     wrong = []
     with Model(model, no_spec=True, quiet=True) as plain:
         for told in answers:
-            key = json.dumps([told.messages, told.temperature, told.seed, told.most])
+            seed = told.seed if told.temperature else 0
+            key = json.dumps([told.messages, told.temperature, seed, told.most])
             if key not in expected:
                 answer = plain.generate(
                     told.messages, temperature=told.temperature, seed=told.seed, max_tokens=told.most
@@ -268,27 +161,17 @@ def started(model: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
             process.terminate()
 
 
-@contextlib.contextmanager
-def clients(count: int, url: str, goes_on: Callable[[], bool], tally: Tally) -> Iterator[None]:
-    """Many of them, from here on until goes_on() is false. What ends one of them is raised at the end."""
-    with ThreadPoolExecutor(count) as threads:
-        ends = [threads.submit(client, url, number, goes_on, tally) for number in range(count)]
-        try:
-            yield
-        finally:
-            for end in ends:
-                end.result()
-
-
 @dataclass
 class Server:
     """Many clients for minutes: does a server leak, mix conversations up, or say anything else than plain generate?
 
     Starts `medusa serve` in a process of its own. Each client goes through conversations of its own as front ends do:
-    streamed and whole answers, several turns, retries, answers given up half-way. Every whole answer is compared with
-    that of `medusa generate --no-spec` for the same prompt and seed. Memory, threads and open files of the server are
-    looked at all the time; they may grow in the first quarter, while caches fill, and not later. --cache-memory: MiB;
-    little, so that caches are full early. Exits with 1 when something grew or differs.
+    streamed and whole answers, several turns. A fifth of the answers are given up half-way; one client in twenty reads
+    nothing of a long answer until the server drops it, or sends an odd request. Every whole answer is compared with
+    that of `medusa generate --no-spec` for the same prompt and seed, and looked at for the secret words of other
+    clients' prompts. Memory, threads and open files of the server are looked at all the time; they may grow in the
+    first quarter, while caches fill, and not later. --cache-memory: MiB; little, so that caches are full early. Exits
+    with 1 when something grew or differs, or a client that reads nothing was not dropped within 35 s.
     """
 
     model: str = "demo"
@@ -299,16 +182,22 @@ class Server:
 
     def run(self) -> None:
         with started(self.model, "--cache-memory", str(self.cache_memory)) as (process, url):
-            tally, until = Tally(), time.monotonic() + 60 * self.minutes
-            with clients(self.clients, url, lambda: time.monotonic() < until, tally):
-                samples = watch(psutil.Process(process.pid), until)
+            tally, until, server = Tally(), time.monotonic() + 60 * self.minutes, psutil.Process(process.pid)
+            with clients(self.clients, url, lambda: time.monotonic() < until, tally, server):
+                samples = watch(server, until)
         print(", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items())))
         fine = report(samples)
+        if tally.stalls:
+            longest = max(tally.stalls)
+            fine = fine and longest <= MOST_STALLED
+            print(f"{len(tally.stalls)} clients that read nothing were dropped within {longest:.1f} s")
+        for what in tally.strange:
+            print(f"strange: {what}")
         different, wrong = differences(self.model, tally.answers)
         print(f"{len(tally.answers)} answers to {different} questions, {len(wrong)} unlike plain decoding")
         for told in wrong[:3]:
             print(f"  {told}")
-        if not fine or wrong or not tally.answers:
+        if not fine or tally.strange or wrong or not tally.answers:
             raise MedusaError("the server did not stand it")
 
 
