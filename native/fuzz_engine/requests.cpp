@@ -13,6 +13,7 @@ namespace medusa {
 namespace {
 
 constexpr int asked_between = 64;
+constexpr size_t longest_prompt = 16;
 
 std::shared_ptr<const Grammar> any_text() {
     static const auto grammar = std::make_shared<const Grammar>(parse_gbnf("root ::= [^\\x00]*"));
@@ -72,7 +73,7 @@ class Answering {
         const GenerateParams params = request(input, vocab_size_);
         std::vector<Token> prompt;
         for (const uint8_t byte : input.ConsumeRemainingBytes<uint8_t>()) prompt.push_back(byte % (vocab_size_ + 1));
-        prompt.resize(std::min(prompt.size(), size_t{48}));
+        prompt.resize(std::min(prompt.size(), longest_prompt));
         params.sampling.check();
         params.accept.check();
         const Generation& made = generate(prompt, params);
