@@ -60,6 +60,8 @@ class Tally:
     """When requests were told that the engine has ended."""
     stalls: list[float] = field(default_factory=list)
     """Seconds from the beginning of an answer that is not read to the end of its connection."""
+    secrets: set[str] = field(default_factory=set)
+    """Of all clients: each tells the model its own."""
     strange: list[str] = field(default_factory=list)
     """Secrets of other clients in an answer, and what odd requests got instead of an answer or a refusal."""
 
@@ -85,6 +87,7 @@ class Client:
     def __post_init__(self) -> None:
         self.source = random.Random(self.number)
         self.secret = f"zq{self.source.randrange(16**8):08x}"
+        self.tally.secrets.add(self.secret)
 
     def run(self, goes_on: Callable[[], bool]) -> None:
         """Has conversations until the time is over."""
@@ -156,7 +159,7 @@ class Client:
         return text
 
     def look_at(self, text: str) -> None:
-        others = set(re.findall(r"zq[0-9a-f]{8}", text)) - {self.secret}
+        others = self.tally.secrets.intersection(re.findall(r"zq[0-9a-f]{8}", text)) - {self.secret}
         if others:
             self.tally.strange.append(f"{', '.join(others)} in an answer to {self.secret}")
 
