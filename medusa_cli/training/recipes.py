@@ -125,11 +125,12 @@ class JointRecipe:
 
 JOINT_RECIPES: dict[Strategy, JointRecipe] = {
     "distill": JointRecipe(distils=True, heads_weight=0.01, rate=1e-4, heads_rate=1.5),
-    "truth": JointRecipe(distils=False, heads_weight=0.2, rate=5e-4),
+    "truth": JointRecipe(distils=False, heads_weight=0.05, rate=5e-4),
     "direct": JointRecipe(distils=False, heads_weight=0.2, rate=5e-4, warmup="none", heads_rate=1.0),
 }
 """distill: self-distillation, the default; in runs of few steps, settled heads lose at the paper's four times the rate
-(docs/measurements/joint.md). truth: for text that is worth learning. direct: the same without any of the paper's
+(docs/measurements/joint.md). truth: for text that is worth learning; the paper's weight of 0.2 costs right answers
+(same page). direct: the same without any of the paper's
 precautions, its "direct fine-tuning", for comparison."""
 
 
