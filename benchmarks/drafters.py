@@ -1,14 +1,16 @@
-"""What MTP layers and EAGLE-3 files bring: levels beside their bytes, whole speed, llama.cpp's own driving.
+"""What MTP layers, EAGLE-3 files and draft models bring: levels beside their bytes, whole speed, llama.cpp's driving.
 
     python benchmarks/drafters.py speed MODEL [--drafter FILE] [--accept 0.67] [--behind 8000]
     python benchmarks/drafters.py beside MODEL --llama-server FILE [--drafter FILE] [--accept 0.67]
     python benchmarks/drafters.py write FILE [--vocabulary 248320]
     python benchmarks/drafters.py eagle MODEL FILE [--size 8b]
+    python benchmarks/drafters.py fewer MODEL FILE [--layers 0 1 26 27]
     python benchmarks/drafters.py rows MODEL TEXT...
 
 The models are made up, too: `write` makes one in the shape of Qwen3.5, of 1.2 billion parameters, with one layer, which
 with `--agree 0.67` or `0.9` often says what the model says. `eagle` makes one in the shape of Llama 3.1 8B, and an
-EAGLE-3 drafter for it.
+EAGLE-3 drafter for it. `fewer` makes a draft model of a model's own layers, which drafts nothing useful, but at the
+price of one that was tuned.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ from typing import Any
 import common
 import made_up_model
 import numpy as np
+from medusa_cli.converters.gguf.header import UINT32, build, encode_kv, padded, placed, read_header
 from rich.table import Table
 
 from medusa_cli import native
+from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
 
 CHAIN = 3
@@ -55,7 +59,8 @@ class Speed:
     --drafter: a file that drafts in place of the model's own layers. --accept: each draft is accepted with this
     probability, whatever the model says; growing learns nothing from that and is left out. Else the model decides, on
     other made-up prompts in each round. A level's share is that of its bytes: the layer and the output matrix beside
-    all that a pass reads. --draft-rows: of the output matrix; 0: all, by default a part of a large vocabulary.
+    all that a pass reads. --draft-rows: of the output matrix; 0: all, by default a part of a large vocabulary. Growing
+    is left out with a draft model, too.
     """
 
     model: str
@@ -71,14 +76,16 @@ class Speed:
     def run(self) -> None:
         path = str(common.find_model(self.model).path)
         model, drafter = load(path, self.drafter)
+        is_model = self.drafter is not None and is_draft_model(self.drafter)
         ways: dict[str, dict[str, Any]] = {
             "plain": {},
             "chain of 1": {"tree": chain(1)},
             f"chain of {self.chain}": {"tree": chain(self.chain)},
-            **({} if self.accept else {"grown": {"dynamic": native.DynamicTree()}}),
+            **({} if self.accept or is_model else {"grown": {"dynamic": native.DynamicTree()}}),
         }
+        drafts = {"draft_model": drafter} if is_model else {"drafter": drafter, "draft_rows": self.draft_rows}
         for way in ways.values():
-            way.update({"drafter": drafter, "draft_rows": self.draft_rows} if way else {})
+            way.update(drafts if way else {})
         n_ctx = self.behind + self.tokens + 64
         sessions = {name: native.Session(model, n_ctx=n_ctx, **way) for name, way in ways.items()}
         found: dict[str, list[dict[str, float]]] = {name: [] for name in sessions}
@@ -99,7 +106,15 @@ class Speed:
 def load(path: str, drafter: Path | None) -> tuple[native.Model, native.Model]:
     """The model, and what drafts for it: another file, or itself."""
     model = native.Model(path, n_gpu_layers=0, next_layers=drafter is None)
-    return model, native.Model(str(drafter), n_gpu_layers=0, next_layers=True) if drafter else model
+    if drafter is None:
+        return model, model
+    return model, native.Model(str(drafter), n_gpu_layers=0, next_layers=not is_draft_model(drafter))
+
+
+def is_draft_model(path: Path) -> bool:
+    """Whether a file drafts by its own, not from the states of another model."""
+    file = native.read_gguf(str(path))
+    return file.next_layers == 0 and not str(file.get("general.architecture")).startswith(("eagle", "dflash"))
 
 
 def share(file: native.GgufFile, drafter: native.GgufFile | None = None) -> float:
@@ -250,6 +265,36 @@ class Eagle:
 
 
 @dataclass(frozen=True)
+class Fewer:
+    """A model of some of another's layers, in this order, with its embeddings and its output matrix."""
+
+    model: str
+    file: Path
+    _: KW_ONLY
+    layers: tuple[int, ...] = (0, 1, 26, 27)
+
+    def run(self) -> None:
+        source = common.find_model(self.model).path
+        header, _ = read_header(source)
+        count = encode_kv(f"{header.get('general.architecture')}.block_count", UINT32, len(self.layers))
+        kv = [count if entry.key == count.key else entry for entry in header.kv]
+        kept = [tensor for tensor in header.tensors if not tensor.name.startswith("blk.")]
+        for number, layer in enumerate(self.layers):
+            name = f"blk.{layer}."
+            kept += [
+                dataclasses.replace(tensor, name=tensor.name.replace(name, f"blk.{number}."))
+                for tensor in header.tensors
+                if tensor.name.startswith(name)
+            ]
+        new = placed(kept, 0, header.alignment)
+        with source.open("rb") as whole, atomic_file(self.file) as out:
+            out.write(build(kv, new, header.alignment, header.version))
+            for old, tensor in zip(kept, new, strict=True):
+                whole.seek(header.data_offset + old.offset)
+                out.write(whole.read(tensor.nbytes).ljust(padded(tensor.nbytes, header.alignment), b"\0"))
+
+
+@dataclass(frozen=True)
 class Rows:
     """How many tokens of texts would not be among the rows that a drafter with a large vocabulary chooses from.
 
@@ -281,7 +326,7 @@ class Rows:
 
 
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Speed, Beside, Write, Eagle, Rows)
+    return common.parser(__doc__, Speed, Beside, Write, Eagle, Fewer, Rows)
 
 
 if __name__ == "__main__":
