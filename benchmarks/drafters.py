@@ -281,11 +281,10 @@ class Fewer:
         kept = [tensor for tensor in header.tensors if not tensor.name.startswith("blk.")]
         for number, layer in enumerate(self.layers):
             name = f"blk.{layer}."
-            kept += [
-                dataclasses.replace(tensor, name=tensor.name.replace(name, f"blk.{number}."))
-                for tensor in header.tensors
-                if tensor.name.startswith(name)
-            ]
+            found = [tensor for tensor in header.tensors if tensor.name.startswith(name)]
+            if not found:
+                raise MedusaError(f"{source}: no layer {layer}")
+            kept += [dataclasses.replace(one, name=one.name.replace(name, f"blk.{number}.")) for one in found]
         new = placed(kept, 0, header.alignment)
         with source.open("rb") as whole, atomic_file(self.file) as out:
             out.write(build(kv, new, header.alignment, header.version))

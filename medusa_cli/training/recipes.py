@@ -40,8 +40,8 @@ class Recipe:
     prefix: what the attention layer before the heads sees, "none" without one. lm_head: the base's output rows, frozen,
     or each head's own matrix, starting from them (Medusa 2.1.1). teacher_top: tokens of the teacher's distribution,
     WHOLE: all. depth_weight: head k counts depth_weight ** k in the loss. epochs: rounds over the text, where a clock
-    decides the most of them; None: as phases.planning says. patience: this many evaluations in a row without a new best
-    end a run.
+    decides the most of them; None: as phases.planning says. patience: this many evaluations in a row without a better
+    one end a run.
 
     An MTP layer is its own attention layer, which sees prompts; its head k is the layer after k tokens of its own.
     """
@@ -130,8 +130,8 @@ JOINT_RECIPES: dict[Strategy, JointRecipe] = {
 }
 """distill: self-distillation, the default; in runs of few steps, settled heads lose at the paper's four times the rate
 (docs/measurements/joint.md). truth: for text that is worth learning; the paper's weight of 0.2 costs right answers
-(same page). direct: the same without any of the paper's
-precautions, its "direct fine-tuning", for comparison."""
+(same page). direct: with that weight, without any of the paper's precautions, its "direct fine-tuning", for
+comparison."""
 
 
 def joint_recipe_of(strategy: Strategy, **given: Any) -> JointRecipe:
