@@ -109,7 +109,7 @@ class Answering {
 };
 
 std::vector<Answering> sessions() {
-    const auto model = std::make_shared<LlamaModel>(std::getenv("MEDUSA_FUZZ_MODEL"), 0, true, LoadProgress());
+    const auto model = std::make_shared<LlamaModel>(std::getenv("MEDUSA_FUZZ_SHALLOW"), 0, true, LoadProgress());
     const auto heads = std::make_shared<Heads>(model, std::getenv("MEDUSA_FUZZ_HEADS"));
     ModelSessionParams with_tree, grown, without_heads;
     for (ModelSessionParams* params : {&with_tree, &grown, &without_heads}) {

@@ -3,7 +3,7 @@
     python tests/support/fuzz_seeds.py FOLDER
 
 FOLDER then has the folders base, heads, drafters and requests. Beside them are base.gguf, the model of these heads;
-heads.gguf, heads for requests; and targets, the models of these drafters by architecture.
+shallow.gguf and heads.gguf, which answer the requests; and targets, the models of these drafters by architecture.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def main() -> None:
     for name in (*KINDS_OF_FILES, "requests", "targets"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     base = random_base(folder / "base.gguf", "llama", layers=3)
+    random_base(folder / "shallow.gguf", "llama", layers=1)
     write(folder / "heads.gguf", random_heads("hydra", "base", heads=2, blocks=1), "q8_0")
     models(folder / "base")
     heads(folder / "heads", base)
