@@ -120,8 +120,7 @@ def is_draft_model(path: Path) -> bool:
 def share(file: native.GgufFile, drafter: native.GgufFile | None = None) -> float:
     """Bytes of one next-token layer with the output matrix, over those that a plain pass reads."""
     if drafter is not None:
-        level = sum(t.nbytes for t in drafter.tensors if not t.name.startswith(("token_embd", "fc")))
-        return level / sum(t.nbytes for t in file.tensors if not t.name.startswith("token_embd"))
+        return bytes_read(drafter) / bytes_read(file)
     first = int(file.get(f"{file.get('general.architecture')}.block_count")) - file.next_layers
     sizes = {tensor.name: tensor.nbytes for tensor in file.tensors}
     tied = "output.weight" not in sizes
@@ -129,6 +128,14 @@ def share(file: native.GgufFile, drafter: native.GgufFile | None = None) -> floa
     layer = sum(nbytes for name, nbytes in sizes.items() if name.startswith(f"blk.{first}."))
     layers = sum(nbytes for name, nbytes in sizes.items() if name.startswith("blk.") and not is_next(name, first))
     return (layer + output) / (layers + output)
+
+
+def bytes_read(file: native.GgufFile) -> int:
+    """By a pass over one token: of embeddings, only where they are the output matrix, too. What EAGLE's `fc` reads is
+    from the pass before."""
+    sizes = {tensor.name: tensor.nbytes for tensor in file.tensors}
+    left_out = ("token_embd", "fc") if "output.weight" in sizes else ("fc",)
+    return sum(nbytes for name, nbytes in sizes.items() if not name.startswith(left_out))
 
 
 def is_next(name: str, first: int) -> bool:
