@@ -41,28 +41,30 @@ class Worker {
     }
 
     std::atomic<bool> cancelled = false, finished = false;
-    std::atomic<long> done = 0;
+    std::atomic<long> done = 0, cut = 0;  // answers; those that were cancelled
 
   private:
     void answer() {
-        const bool is_long = random_() % 32 == 0;  // then attention's work is divided by cells
-        std::vector<Token> prompt(1 + random_() % (is_long ? 900 : 100));
+        const bool is_long = random_() % 128 == 0;  // then attention's work is divided by cells
+        std::vector<Token> prompt(1 + random_() % (is_long ? 900 : 24));
         for (Token& token : prompt) token = static_cast<Token>(random_() % model_->vocab_size());
         GenerateParams params;
-        params.max_tokens = 16;
+        params.max_tokens = 8;
         params.watchdog = random_() % 2;
         params.sampling.temperature = random_() % 2 ? 0.8f : 0.0f;
         if (!params.sampling.is_greedy()) params.accept.kind = AcceptKind::exact;
         if (random_() % 4 == 0) params.grammar = grammar_;
         params.ignore_eos = !params.grammar;
         int steps = 0;
-        const auto poll = [&] { return cancelled.load() && (!is_long || steps > 2); };
+        bool stopped = false;
+        const auto poll = [&] { return stopped = cancelled.load() && (!is_long || steps > 2); };
         try {
             session_->generate(prompt, params, [&](const std::vector<Piece>&) { ++steps; }, poll);
         } catch (const Error& error) {
             std::fprintf(stderr, "%s\n", error.what());
             std::abort();
         }
+        cut.fetch_add(stopped);
     }
 
     std::shared_ptr<LlamaModel> model_;
@@ -83,11 +85,11 @@ int main(int count, char** arguments) {
     std::thread one([&] { first.run(rounds); }), two([&] { second.run(rounds); });
     std::mt19937 random(2);
     while (!first.finished || !second.finished) {
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 8000));
         advise_threads(2);
         (random() % 2 ? first : second).cancelled = true;
     }
     one.join();
     two.join();
-    std::printf("%ld answers\n", first.done + second.done);
+    std::printf("%ld answers, %ld of them cancelled\n", first.done + second.done, first.cut + second.cut);
 }
