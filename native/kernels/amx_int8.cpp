@@ -16,7 +16,7 @@ constexpr int half_tile = most_columns / 2;
 // Fewer columns are left to avx512vnni, which gives the same bits and is faster there: measured, most of all for types
 // that need two products for a cell.
 int fewest_columns(const Format& format) {
-    return format.scales == Scales::super_half ? 9 : 6;
+    return format.scales == Scales::super_half ? 12 : 8;
 }
 // With more columns than a tile has, weights are unpacked once for all columns, this many cells at a time.
 constexpr int block_cells = 32;

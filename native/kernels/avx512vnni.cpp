@@ -8,12 +8,75 @@ namespace {
 
 constexpr int tile_columns = 16;
 
+// How many columns' products take turns: as many as there are registers left for, which are few with scales for halves.
+constexpr int most_in_turn(Scales scales, int n) {
+    return has_halves(scales) && n > 8 ? 1 : std::min(8, 20 - n);
+}
+// Of `left` columns of n, evenly.
+constexpr int in_turn(Scales scales, int n, int left) {
+    const int most = most_in_turn(scales, n), groups = (left + most - 1) / most;
+    return (left + groups - 1) / groups;
+}
+
+// Adds the products of a cell with `count` columns from column `first` on, whose activations and their sums begin at
+// `at` and `at_sums`. They take turns: a product waits for the one before it of the same column, and the processor's
+// queues are short. Columns are found by their stride: a pointer to each would not fit in registers.
+template <Scales scales, int n, int first, int count>
+MEDUSA_INLINE void add_cell(const __m512i (&w)[words], const Scale& s, const char* at, const char* at_sums,
+                            size_t stride, __m512 (&acc)[n]) {
+    constexpr bool mins_of_halves = scales == Scales::super_half_min;
+    constexpr int parts = has_halves(scales) ? 2 : 1, part_words = words / parts;
+    const auto sums = [=](int c) { return reinterpret_cast<const CellSums*>(at_sums + c * stride); };
+#pragma GCC unroll 2
+    for (int part = 0; part < parts; ++part) {
+        __m512i dot[count];
+#pragma GCC unroll 16
+        for (int c = 0; c < count; ++c) dot[c] = _mm512_set1_epi32(mins_of_halves ? 0 : sums(c)->start[part]);
+#pragma GCC unroll 8
+        for (int j = part * part_words; j < (part + 1) * part_words; ++j) {
+#pragma GCC unroll 16
+            for (int c = 0; c < count; ++c) {
+                int32_t four;
+                std::memcpy(&four, at + c * stride + 4 * j, 4);
+                dot[c] = _mm512_dpbusd_epi32(dot[c], w[j], _mm512_set1_epi32(four));
+            }
+        }
+#pragma GCC unroll 16
+        for (int c = 0; c < count; ++c) {
+            const __m512 scale = _mm512_mul_ps(part == 0 ? s.d : s.d2, _mm512_set1_ps(sums(c)->d));
+            acc[first + c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[c]), scale, acc[first + c]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < count; ++c) {
+        __m512& sum = acc[first + c];
+        if constexpr (mins_of_halves) {
+            sum = _mm512_fmadd_ps(s.m, _mm512_set1_ps(sums(c)->d * static_cast<float>(sums(c)->start[0])), sum);
+            sum = _mm512_fmadd_ps(s.m2, _mm512_set1_ps(sums(c)->d * static_cast<float>(sums(c)->start[1])), sum);
+        } else if constexpr (has_min(scales)) {
+            sum = _mm512_fmadd_ps(s.m, _mm512_set1_ps(sums(c)->all), sum);
+        }
+    }
+}
+
+template <Scales scales, int n, int first = 0>
+MEDUSA_INLINE void add_cells(const __m512i (&w)[words], const Scale& s, const char* at, const char* at_sums,
+                             size_t stride, __m512 (&acc)[n]) {
+    if constexpr (first < n) {
+        constexpr int count = in_turn(scales, n, n - first);
+        add_cell<scales, n, first, count>(w, s, at, at_sums, stride, acc);
+        add_cells<scales, n, first + count>(w, s, at + count * stride, at_sums + count * stride, stride, acc);
+    }
+}
+
 // One group of rows times `n` columns.
 template <Codes codes, Scales scales, bool has_table, int n>
-void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m512i table, const Column* column,
-                   const uint8_t* last, size_t far, float* result, size_t result_stride) {
+void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m512i table, const char* column,
+                   const char* column_sums, size_t stride, const uint8_t* last, size_t far, float* result,
+                   size_t result_stride) {
     constexpr Format sizes{GGML_TYPE_F32, codes, scales, 0, nullptr};
     __m512 acc[n];
+#pragma GCC unroll 16
     for (int c = 0; c < n; ++c) acc[c] = _mm512_setzero_ps();
     Scale head{};
     Pace<sizes.code_bytes() + own_bytes(scales), words * n> pace;  // one product per cycle
@@ -29,45 +92,19 @@ void multiply_tile(const uint8_t* code, const uint8_t* scale, int64_t cells, __m
         const Scale s = load_scale<scales>(head, scale);
         for (size_t line = 0; line < sizes.code_bytes(); line += 64) prefetch(code + line, last, far);
         prefetch(scale, last, far);
-#pragma GCC unroll 16
-        for (int c = 0; c < n; ++c) {
-            const CellSums& sums = column[c].sums[cell];
-            const int8_t* q = column[c].q + cell * cell_columns;
-            const auto word = [q](int j) {
-                int32_t four;
-                std::memcpy(&four, q + 4 * j, 4);
-                return _mm512_set1_epi32(four);
-            };
-            const __m512 d = _mm512_set1_ps(sums.d);
-            constexpr bool mins_of_halves = scales == Scales::super_half_min;
-            const auto start = [&](int half) { return _mm512_set1_epi32(mins_of_halves ? 0 : sums.start[half]); };
-            __m512i dot = start(0);
-            for (int j = 0; j < 4; ++j) dot = _mm512_dpbusd_epi32(dot, w[j], word(j));
-            if constexpr (has_halves(scales)) {
-                acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(s.d, d), acc[c]);
-                dot = start(1);
-                for (int j = 4; j < words; ++j) dot = _mm512_dpbusd_epi32(dot, w[j], word(j));
-                acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(s.d2, d), acc[c]);
-            } else {
-                for (int j = 4; j < words; ++j) dot = _mm512_dpbusd_epi32(dot, w[j], word(j));
-                acc[c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(s.d, d), acc[c]);
-            }
-            if constexpr (mins_of_halves) {
-                acc[c] = _mm512_fmadd_ps(s.m, _mm512_set1_ps(sums.d * static_cast<float>(sums.start[0])), acc[c]);
-                acc[c] = _mm512_fmadd_ps(s.m2, _mm512_set1_ps(sums.d * static_cast<float>(sums.start[1])), acc[c]);
-            } else if constexpr (has_min(scales)) {
-                acc[c] = _mm512_fmadd_ps(s.m, _mm512_set1_ps(sums.all), acc[c]);
-            }
-        }
+        add_cells<scales>(w, s, column, column_sums, stride, acc);
+        column += cell_columns;
+        column_sums += sizeof(CellSums);
         const size_t one = pace.one();
         code += one * sizes.code_bytes();
         scale += one * own_bytes(scales);
     }
+#pragma GCC unroll 16
     for (int c = 0; c < n; ++c) _mm512_storeu_ps(result + c * result_stride, acc[c]);
 }
 
-using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, __m512i, const Column*, const uint8_t*, size_t,
-                              float*, size_t);
+using TileFunction = void (*)(const uint8_t*, const uint8_t*, int64_t, __m512i, const char*, const char*, size_t,
+                              const uint8_t*, size_t, float*, size_t);
 
 struct Functions {
     TileFunction of[tile_columns];  // by columns - 1
@@ -97,10 +134,11 @@ void run(const Job& job) {
         const uint8_t* scale = code + static_cast<size_t>(cells) * job.format.code_bytes();
         for (int tile = 0; tile < tiles; ++tile) {
             const int first = job.n * tile / tiles, n = job.n * (tile + 1) / tiles - first;
-            Column column[tile_columns];
-            for (int c = 0; c < n; ++c) column[c] = column_at(job, first + c);
+            const char* column = job.column(first);
+            const auto* sums = reinterpret_cast<const char*>(column_sums(column, job.columns));
             float* result = job.result + first * job.result_stride + group * group_rows;
-            functions.of[n - 1](code, scale, cells, table, column, last, far, result, job.result_stride);
+            functions.of[n - 1](code, scale, cells, table, column, sums, job.stride, last, far, result,
+                                job.result_stride);
         }
     }
 }
