@@ -42,7 +42,7 @@ def stalled(running: Running, data: bytes) -> socket.socket:
 @pytest.mark.parametrize("stream", [True, False])
 def test_clients_that_do_not_read_are_dropped(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
     monkeypatch.setattr(connections, "SEND_SECONDS", 0.5)
-    with serving(FakeModel(lambda prompt, options: "x" * 6000)) as running, stalled(running, request(stream)):
+    with serving(FakeModel(lambda prompt, options: "x" * 1500)) as running, stalled(running, request(stream)):
         wait_for(lambda: open_connections(running) == 1)
         wait_for(lambda: open_connections(running) == 0, 15.0)
 
