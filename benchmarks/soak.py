@@ -25,7 +25,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -114,22 +114,57 @@ def watch(process: psutil.Process, until: float) -> list[tuple[int, int, int]]:
     return found
 
 
-def differences(model: str, answers: list[Told]) -> tuple[int, list[Told]]:
-    """How many different questions there were, and the answers that plain decoding does not give."""
-    expected: dict[str, str] = {}
-    wrong = []
-    with Model(model, no_spec=True, quiet=True) as plain:
-        for told in answers:
-            seed = told.seed if told.temperature else 0
-            key = json.dumps([told.messages, told.temperature, seed, told.most])
-            if key not in expected:
-                answer = plain.generate(
-                    told.messages, temperature=told.temperature, seed=told.seed, max_tokens=told.most
-                )
-                expected[key] = answer.text
-            if expected[key] != told.text:
-                wrong.append(told)
-    return len(expected), wrong
+@dataclass
+class Comparison:
+    """Of answers with those of plain decoding, as they come."""
+
+    model: str
+    tally: Tally
+    questions: dict[str, str] = field(default_factory=dict)
+    """What plain decoding answers, by what was asked."""
+    wrong: list[Told] = field(default_factory=list)
+    """The answers that it does not give."""
+
+    def run(self, goes_on: Callable[[], bool]) -> None:
+        with Model(self.model, no_spec=True, quiet=True) as plain:
+            done, is_last = 0, False
+            while not is_last:
+                is_last = not goes_on()  # and what came until now is all
+                found = self.tally.answers[done:]
+                done += len(found)
+                for told in sorted(found, key=lambda told: json.dumps(told.messages)):  # the cache keeps beginnings
+                    self._compare(plain, told)
+                time.sleep(0 if is_last else 1)
+
+    def _compare(self, plain: Model, told: Told) -> None:
+        seed = told.seed if told.temperature else 0
+        key = json.dumps([told.messages, told.temperature, seed, told.most])
+        if key not in self.questions:
+            answer = plain.generate(told.messages, temperature=told.temperature, seed=told.seed, max_tokens=told.most)
+            self.questions[key] = answer.text
+        if self.questions[key] != told.text:
+            self.wrong.append(told)
+
+    def report(self) -> bool:
+        """Prints how many answers were compared; whether there were any, and all were the same."""
+        answers = len(self.tally.answers)
+        print(f"{answers} answers to {len(self.questions)} questions, {len(self.wrong)} unlike plain decoding")
+        for told in self.wrong[:3]:
+            print(f"  {told}")
+        return answers > 0 and not self.wrong
+
+
+@contextlib.contextmanager
+def compared(model: str, tally: Tally) -> Iterator[Comparison]:
+    """All that is answered in the block: in a thread of its own, with a model of its own."""
+    comparison, ended = Comparison(model, tally), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(comparison.run, lambda: not ended.is_set())
+        try:
+            yield comparison
+        finally:
+            ended.set()
+        running.result()
 
 
 def report(samples: list[tuple[int, int, int]]) -> bool:
@@ -181,23 +216,21 @@ class Server:
     cache_memory: int = 400
 
     def run(self) -> None:
-        with started(self.model, "--cache-memory", str(self.cache_memory)) as (process, url):
-            tally, until, server = Tally(), time.monotonic() + 60 * self.minutes, psutil.Process(process.pid)
-            with clients(self.clients, url, lambda: time.monotonic() < until, tally, server):
-                samples = watch(server, until)
-        print(", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items())))
-        fine = report(samples)
-        if tally.stalls:
-            longest = max(tally.stalls)
-            fine = fine and longest <= MOST_STALLED
-            print(f"{len(tally.stalls)} clients that read nothing were dropped within {longest:.1f} s")
-        for what in tally.strange:
-            print(f"strange: {what}")
-        different, wrong = differences(self.model, tally.answers)
-        print(f"{len(tally.answers)} answers to {different} questions, {len(wrong)} unlike plain decoding")
-        for told in wrong[:3]:
-            print(f"  {told}")
-        if not fine or tally.strange or wrong or not tally.answers:
+        tally = Tally()
+        with compared(self.model, tally) as comparison:
+            with started(self.model, "--cache-memory", str(self.cache_memory)) as (process, url):
+                until, server = time.monotonic() + 60 * self.minutes, psutil.Process(process.pid)
+                with clients(self.clients, url, lambda: time.monotonic() < until, tally, server):
+                    samples = watch(server, until)
+            print(", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items())))
+            fine = report(samples)
+            if tally.stalls:
+                longest = max(tally.stalls)
+                fine = fine and longest <= MOST_STALLED
+                print(f"{len(tally.stalls)} clients that read nothing were dropped within {longest:.1f} s")
+            for what in tally.strange:
+                print(f"strange: {what}")
+        if not comparison.report() or not fine or tally.strange:
             raise MedusaError("the server did not stand it")
 
 
@@ -296,9 +329,9 @@ class Kills:
         print(", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items())))
         print(f"{len(late)} requests were told, after {median(late):.3f} s (median), {max(late):.3f} s (longest)")
         print(f"the next answer began after {median(nexts):.2f} s (median), {max(nexts):.2f} s (longest)")
-        different, wrong = differences(self.model, tally.answers)
-        print(f"{len(tally.answers)} answers to {different} questions, {len(wrong)} unlike plain decoding")
-        if max(late) > 2 or wrong or not is_alive:
+        comparison = Comparison(self.model, tally)
+        comparison.run(lambda: False)
+        if not comparison.report() or max(late) > 2 or not is_alive:
             raise MedusaError("the server did not stand it")
 
     def _next(self, tally: Tally, killed: float) -> float:
