@@ -71,6 +71,8 @@ def _moved(value: Any, there: bool) -> Any:
     if isinstance(value, list | tuple) and any(True for _ in _tensors(value)):
         parts = [_moved(one, there) for one in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return {name: _moved(one, there) for name, one in value.items()}
     return value
 
 
@@ -105,7 +107,7 @@ def _check(name: str, args: Any, given: list[Tensor]) -> None:
 
 @contextlib.contextmanager
 def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    autocast, rng_state = torch.autocast, torch.get_rng_state
+    autocast, rng_state, save = torch.autocast, torch.get_rng_state, torch.save
     fakes: dict[str, Any] = {
         "is_available": lambda: True,
         "mem_get_info": lambda device=None: (MEMORY, MEMORY),
@@ -115,6 +117,7 @@ def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch, "save", lambda value, file: save(_moved(value, there=False), file))
     monkeypatch.setattr(torch, "autocast", lambda kind, *args, **rest: autocast("cpu", *args, **rest))
     with _Pretending():
         yield
