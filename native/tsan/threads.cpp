@@ -45,7 +45,7 @@ class Worker {
 
   private:
     void answer() {
-        const bool is_long = random_() % 128 == 0;  // then attention's work is divided by cells
+        const bool is_long = random_() % 512 == 0;  // then attention's work is divided by cells
         std::vector<Token> prompt(1 + random_() % (is_long ? 900 : 24));
         for (Token& token : prompt) token = static_cast<Token>(random_() % model_->vocab_size());
         GenerateParams params;
