@@ -18,7 +18,6 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from medusa_cli.training.backbone.states import LayerStates
 from medusa_cli.training.heads.fit import DraftsFit, FitPlan
 from medusa_cli.training.heads.layers import HeadInputs
 from medusa_cli.training.heads.rows import Contexts, DraftRows, FileRows, TextRows
+from medusa_cli.training.mtp.layer import pair_texts
 from medusa_cli.training.recipes import RECIPES
 from medusa_cli.training.streams.layers import Piece, attend_texts
 from medusa_cli.training.text import dataset
@@ -84,25 +84,16 @@ class EagleLayer(nn.Module):
     def forward(self, inputs: HeadInputs, dtype: torch.dtype = torch.float32) -> Tensor:
         """[count, B, h] float32. inputs: whole texts, with a context of pairs [P, 4h]."""
         assert inputs.embedded is not None
-        assert inputs.lengths is not None
         matrices = (self.fusion, self.q, self.k, self.v, self.mix, self.gate, self.up, self.down)
         self._cast = {id(matrix): matrix.to(dtype) for matrix in matrices}  # once for all levels
-        embedded = inputs.embedded.to(dtype)
-        pairs = torch.cat((embedded[:, 0].float(), inputs.states.float()), dim=1).split(list(inputs.lengths))
-        texts = [torch.cat((first.float(), own)) for first, own in zip(inputs.context, pairs, strict=True)]
-        pieces = [Piece(len(text), len(text) - rows, rows) for text, rows in zip(texts, inputs.lengths, strict=True)]
-        tokens, states = torch.cat(texts).split((self.hidden, STATES * self.hidden), dim=1)
-        state = self._linear(self.fusion, states * self.scale, dtype).float()
-        x = self._read(tokens, state, dtype)
-        past = self._keys_values(x, self._rotation(torch.cat([torch.arange(piece.length) for piece in pieces])), dtype)
-        at = [torch.arange(piece.first, piece.length) for piece in pieces]
-        begins = accumulate((piece.length for piece in pieces), initial=0)
-        roots = torch.cat([begin + rows for begin, rows in zip(begins, at, strict=False)])
-        positions = torch.cat(at)
-        state, x = state[roots], x[roots]
+        embedded, texts = inputs.embedded.to(dtype), pair_texts(inputs, dtype)
+        state = self._linear(self.fusion, texts.states * self.scale, dtype).float()
+        x = self._read(texts.tokens, state, dtype)
+        past = self._keys_values(x, self._rotation(texts.places), dtype)
+        state, x = state[texts.roots], x[texts.roots]
         own_keys, own_values, left = list[Tensor](), list[Tensor](), list[Tensor]()
         for depth in range(self.count):
-            rotation = self._rotation(positions + depth)
+            rotation = self._rotation(texts.places[texts.roots] + depth)
             if depth > 0:
                 state = left[-1]
                 x = self._read(embedded[:, depth], state, dtype)
@@ -111,7 +102,7 @@ class EagleLayer(nn.Module):
                 own_values.append(values)
             none = past[0].new_zeros(len(state), 0, *past[0].shape[1:])
             own = [torch.stack(parts, dim=1) if parts else none for parts in (own_keys, own_values)]
-            left.append(self._left(state, x, rotation, (own[0], own[1]), past, pieces, dtype))
+            left.append(self._left(state, x, rotation, (own[0], own[1]), past, texts.pieces, dtype))
         return rms_norm(torch.stack(left), self.output_norm, self.decoder.eps)
 
     def _read(self, embedded: Tensor, state: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,6 +9,7 @@ model's states, and those of the draft (native/draft_model/pair_levels.h). One l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
@@ -32,6 +33,36 @@ from .shape import (
     MtpShape,
     read_shape,
 )
+
+
+@dataclass(frozen=True)
+class PairTexts:
+    """Whole texts as pairs. tokens [P, h], states [P, w]: their halves, float32; places [P]: of each pair in its text;
+    roots [B]: the pairs, among all, from which drafts begin."""
+
+    pieces: list[Piece]
+    tokens: Tensor
+    states: Tensor
+    places: Tensor
+    roots: Tensor
+
+
+def pair_texts(inputs: HeadInputs, dtype: torch.dtype) -> PairTexts:
+    """The rows of `inputs` are whole texts, which begin with its context of pairs [p, h + w], if there is any; the
+    embeddings of the others are rounded to `dtype`."""
+    assert inputs.embedded is not None
+    assert inputs.lengths is not None
+    hidden, device = inputs.embedded.shape[2], inputs.states.device
+    rows = torch.cat((inputs.embedded[:, 0].to(dtype).float(), inputs.states.float()), dim=1)
+    contexts = list(inputs.context) or [rows.new_zeros(0, rows.shape[1])] * len(inputs.lengths)
+    pairs = rows.split(list(inputs.lengths))
+    texts = [torch.cat((first.to(device).float(), own)) for first, own in zip(contexts, pairs, strict=True)]
+    pieces = [Piece(len(text), len(text) - count, count) for text, count in zip(texts, inputs.lengths, strict=True)]
+    tokens, states = torch.cat(texts).split((hidden, rows.shape[1] - hidden), dim=1)
+    places = [torch.arange(piece.length, device=device) for piece in pieces]
+    begins = accumulate((piece.length for piece in pieces), initial=0)
+    roots = [begin + own[piece.first :] for begin, own, piece in zip(begins, places, pieces, strict=False)]
+    return PairTexts(pieces, tokens, states, torch.cat(places), torch.cat(roots))
 
 
 class MtpLayer(nn.Module):
@@ -72,24 +103,12 @@ class MtpLayer(nn.Module):
         begin with their first row.
         """
         assert inputs.embedded is not None
-        assert inputs.lengths is not None
-        embedded, device = inputs.embedded.to(dtype), inputs.states.device
-        contexts = list(inputs.context) or [inputs.states.new_zeros(0, 2 * self.shape.hidden)] * len(inputs.lengths)
-        pairs = torch.cat((embedded[:, 0].float(), inputs.states.float()), dim=1).split(list(inputs.lengths))
-        texts = [torch.cat((first.to(device).float(), own)) for first, own in zip(contexts, pairs, strict=True)]
-        pieces = [Piece(len(text), len(text) - rows, rows) for text, rows in zip(texts, inputs.lengths, strict=True)]
-        tokens, before = torch.cat(texts).chunk(2, dim=1)
-        x = self._projected(tokens, before, dtype)
-        rotation = self._rotation(torch.cat([torch.arange(piece.length, device=device) for piece in pieces]))
-        past = self._keys_values(x, rotation, dtype)
-        at = [torch.arange(piece.first, piece.length, device=device) for piece in pieces]
-        begins = accumulate((piece.length for piece in pieces), initial=0)
-        roots = torch.cat([begin + rows for begin, rows in zip(begins, at, strict=False)])
-        positions = torch.cat(at)
-
-        x, own_keys, own_values, states = x[roots], list[Tensor](), list[Tensor](), list[Tensor]()
+        embedded, texts = inputs.embedded.to(dtype), pair_texts(inputs, dtype)
+        x = self._projected(texts.tokens, texts.states, dtype)
+        past = self._keys_values(x, self._rotation(texts.places), dtype)
+        x, own_keys, own_values, states = x[texts.roots], list[Tensor](), list[Tensor](), list[Tensor]()
         for depth in range(self.shape.count):
-            rotation = self._rotation(positions + depth)
+            rotation = self._rotation(texts.places[texts.roots] + depth)
             if depth > 0:
                 x = self._projected(embedded[:, depth], states[-1], dtype)
                 keys, values = self._keys_values(x, rotation, dtype)
@@ -97,7 +116,7 @@ class MtpLayer(nn.Module):
                 own_values.append(values)
             none = past[0].new_zeros(len(x), 0, *past[0].shape[1:])
             own = [torch.stack(parts, dim=1) if parts else none for parts in (own_keys, own_values)]
-            states.append(self._left(x, rotation, (own[0], own[1]), past, pieces, dtype))
+            states.append(self._left(x, rotation, (own[0], own[1]), past, texts.pieces, dtype))
         return torch.stack(states)
 
     def _projected(self, embedded: Tensor, states: Tensor, dtype: torch.dtype) -> Tensor:
