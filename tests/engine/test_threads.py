@@ -20,6 +20,7 @@ from medusa_cli.conversion.quantize import quantize
 
 BUSY = "while True: pass"
 PROMPT = [5, 9, 17, 200]
+BARRIER_ROUNDS = int(os.environ.get("MEDUSA_FUZZ", "1"))
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="other programs are seen on Linux alone")
 several_cores = pytest.mark.skipif(native.physical_cores() < 2, reason="one core: nothing to choose")
@@ -61,6 +62,19 @@ def test_bits_do_not_depend_on_the_number_of_threads(
     for width in (1, 5, 16):
         one, *others = [costs(model, texts, width, threads) for threads in (1, 2, 3)]
         assert others == [one, one], f"{width} rows at once"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(native.kernel_info()["selected"] is None, reason="with llama.cpp's own kernels bits depend on it")
+@pytest.mark.parametrize("file_type", ["F16", "Q8_0"])
+def test_barriers_hold_where_threads_lose_their_cores(tmp_path: Path, texts: list[int], file_type: str) -> None:
+    """OpenMP's, with which pip builds llama.cpp: ThreadSanitizer does not see them."""
+    quantize(tiny_base(tmp_path / "base.gguf", context=1024), path := tmp_path / "model.gguf", file_type)
+    model = native.Model(str(path))
+    one = costs(model, texts, 5, 1)
+    with busy_programs(2):
+        for threads in (3, 5) * BARRIER_ROUNDS:
+            assert costs(model, texts, 5, threads) == one, f"{threads} threads"
 
 
 @pytest.mark.model
