@@ -86,7 +86,8 @@ class EagleLayer(nn.Module):
         assert inputs.embedded is not None
         matrices = (self.fusion, self.q, self.k, self.v, self.mix, self.gate, self.up, self.down)
         self._cast = {id(matrix): matrix.to(dtype) for matrix in matrices}  # once for all levels
-        embedded, texts = inputs.embedded.to(dtype), pair_texts(inputs, dtype)
+        embedded = inputs.embedded.to(dtype)
+        texts = pair_texts(inputs, embedded)
         state = self._linear(self.fusion, texts.states * self.scale, dtype).float()
         x = self._read(texts.tokens, state, dtype)
         past = self._keys_values(x, self._rotation(texts.places), dtype)

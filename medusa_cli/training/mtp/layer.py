@@ -47,13 +47,12 @@ class PairTexts:
     roots: Tensor
 
 
-def pair_texts(inputs: HeadInputs, dtype: torch.dtype) -> PairTexts:
-    """The rows of `inputs` are whole texts, which begin with its context of pairs [p, h + w], if there is any; the
-    embeddings of the others are rounded to `dtype`."""
-    assert inputs.embedded is not None
+def pair_texts(inputs: HeadInputs, embedded: Tensor) -> PairTexts:
+    """The rows of `inputs` are whole texts, which begin with its context of pairs [p, h + w], if there is any.
+    embedded [B, count, h]: those of `inputs`, rounded."""
     assert inputs.lengths is not None
-    hidden, device = inputs.embedded.shape[2], inputs.states.device
-    rows = torch.cat((inputs.embedded[:, 0].to(dtype).float(), inputs.states.float()), dim=1)
+    hidden, device = embedded.shape[2], inputs.states.device
+    rows = torch.cat((embedded[:, 0].float(), inputs.states.float()), dim=1)
     contexts = list(inputs.context) or [rows.new_zeros(0, rows.shape[1])] * len(inputs.lengths)
     pairs = rows.split(list(inputs.lengths))
     texts = [torch.cat((first.to(device).float(), own)) for first, own in zip(contexts, pairs, strict=True)]
@@ -103,7 +102,8 @@ class MtpLayer(nn.Module):
         begin with their first row.
         """
         assert inputs.embedded is not None
-        embedded, texts = inputs.embedded.to(dtype), pair_texts(inputs, dtype)
+        embedded = inputs.embedded.to(dtype)
+        texts = pair_texts(inputs, embedded)
         x = self._projected(texts.tokens, texts.states, dtype)
         past = self._keys_values(x, self._rotation(texts.places), dtype)
         x, own_keys, own_values, states = x[texts.roots], list[Tensor](), list[Tensor](), list[Tensor]()
