@@ -33,7 +33,7 @@ import common
 import httpx
 import psutil
 from rich.console import Console
-from soak_clients import SAID, Tally, Told, clients
+from soak_clients import CHAT, SAID, Tally, Told, clients
 
 from medusa_cli import native
 from medusa_cli.api.model import Model
@@ -196,6 +196,20 @@ def started(model: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
             process.terminate()
 
 
+LONG = 3950
+"""Tokens of a text that nearly fills the cache of a conversation: one of 4,096 tokens, as sessions begin with."""
+
+
+def fill(url: str, server: psutil.Process) -> None:
+    """Asks long questions until the server's memory no longer grows: its caches are then as large as they get."""
+    before, numbers = 0, itertools.count(1)
+    while memory_of(server) > 1.01 * before:
+        before = memory_of(server)
+        for number in itertools.islice(numbers, 4):
+            messages = [{"role": "user", "content": f"{number}" + " word" * LONG}]
+            httpx.post(url + CHAT, json={"messages": messages, "max_tokens": 1}, timeout=300).raise_for_status()
+
+
 @dataclass
 class Server:
     """Many clients for minutes: does a server leak, mix conversations up, or say anything else than plain generate?
@@ -204,9 +218,9 @@ class Server:
     streamed and whole answers, several turns. A fifth of the answers are given up half-way; one client in twenty reads
     nothing of a long answer until the server drops it, or sends an odd request. Every whole answer is compared with
     that of `medusa generate --no-spec` for the same prompt and seed, and looked at for the secret words of other
-    clients' prompts. Memory, threads and open files of the server are looked at all the time; they may grow in the
-    first quarter, while caches fill, and not later. --cache-memory: MiB; little, so that caches are full early. Exits
-    with 1 when something grew or differs, or a client that reads nothing was not dropped within 35 s.
+    clients' prompts. Long questions fill the caches first. Memory, threads and open files of the server are looked at
+    all the time; they may grow in the first quarter and not later. --cache-memory: MiB; little, so that caches are full
+    early. Exits with 1 when something grew or differs, or a client that reads nothing was not dropped within 35 s.
     """
 
     model: str = "demo"
@@ -219,7 +233,9 @@ class Server:
         tally = Tally()
         with compared(self.model, tally) as comparison:
             with started(self.model, "--cache-memory", str(self.cache_memory)) as (process, url):
-                until, server = time.monotonic() + 60 * self.minutes, psutil.Process(process.pid)
+                server = psutil.Process(process.pid)
+                fill(url, server)
+                until = time.monotonic() + 60 * self.minutes
                 with clients(self.clients, url, lambda: time.monotonic() < until, tally, server):
                     samples = watch(server, until)
             print(", ".join(f"{count} {what}" for what, count in sorted(tally.counts.items())))
