@@ -4,6 +4,7 @@
     python benchmarks/tokens_per_step.py kinds --data question.jsonl
     python benchmarks/tokens_per_step.py untrained --data question.jsonl [--beside-heads]
     python benchmarks/tokens_per_step.py trees [--data question.jsonl]
+    python benchmarks/tokens_per_step.py shapes --data question.jsonl [--nodes 8] [--prices 0.037 0.048 0.06]
 
 `COMMAND --help` says what each of them measures. --data: MT-Bench's question file, or any JSON lines with
 {"turns": [...]} or {"prompt": ...}; first turns are asked.
@@ -16,6 +17,7 @@ import statistics
 import time
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
@@ -356,8 +358,55 @@ class Trees:
         return ours, simulated, tree_search.simulate(built_on, trees[1])[0], shared
 
 
+@dataclass
+class Shapes:
+    """The model's heads with trees of several shapes: tokens per step, and nodes in a step on average, root included.
+
+    Fixed trees of --nodes, and trees grown in each step, of up to 32 nodes, where each node costs one of --prices plain
+    steps and drafting nothing; each with the heads alone and with prompt lookup, which shares the nodes. Greedy; an
+    answer that falls into a loop counts up to there. No clock is in it.
+    """
+
+    _: KW_ONLY
+    data: Path
+    model: str = "demo"
+    nodes: tuple[int, ...] = (8,)
+    prices: tuple[float, ...] = (0.037, 0.048, 0.06)
+    max_tokens: int = 128
+    limit: int | None = None
+
+    def run(self) -> None:
+        bench = Bench(self.model, None, 1)
+        asked = [common.chat_tokens(bench.model, text) for text in common.questions(self.data, self.limit)]
+        table = Table("trees", "drafts", "nodes", "tokens per step")
+        for lookup in (False, True):
+            for name, session in self._sessions(bench, lookup):
+                drafts = "heads + lookup" if lookup else "heads"
+                found, nodes = Sums(), 0
+                for tokens in track(asked, f"{name}, {drafts}", console=common.MESSAGES, transient=True):
+                    answer, _ = up_to_its_loop(
+                        session, tokens, self.max_tokens, native.Sampling(temperature=0.0), native.Accept("greedy")
+                    )
+                    found.add(answer)
+                    nodes += sum(map(len, answer.parents))
+                table.add_row(name, drafts, f"{nodes / found.steps:.2f}", f"{found.per_step:.3f}")
+        common.show(table)
+
+    def _sessions(self, bench: Bench, lookup: bool) -> Iterator[tuple[str, native.Session]]:
+        def session(tree: native.Tree | None, dynamic: native.DynamicTree | None) -> native.Session:
+            return native.Session(
+                bench.model, bench.heads, tree=tree, dynamic=dynamic, lookup=lookup, n_ctx=2048, n_threads=1
+            )
+
+        for nodes in self.nodes:
+            yield f"fixed, {nodes}", session(native.Tree(greedy_tree(bench.heads.accuracy, nodes)), None)
+        for price in self.prices:
+            costs = [(1, 1.0), (MOST_NODES, 1 + price * (MOST_NODES - 1))]
+            yield f"grown at {price:g}", session(None, native.DynamicTree(costs=costs, learns_costs=False))
+
+
 def parser() -> ArgumentParser:
-    return common.parser(__doc__, Heads, Kinds, Untrained, Trees)
+    return common.parser(__doc__, Heads, Kinds, Untrained, Trees, Shapes)
 
 
 if __name__ == "__main__":
