@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from medusa_cli.decoding import structure
 from medusa_cli.grammars.rules import Rules, any_of, literal, of_json
 from medusa_cli.grammars.schema import expression_of
-from medusa_cli.parts.call_formats import HERMES, LISTED, LISTS, LLAMA, MISTRAL, format_of
+from medusa_cli.parts.call_formats import HERMES, LISTED, LISTS, LLAMA, MISTRAL, format_of, is_silent
 from medusa_cli.parts.marks import CHANNEL, MESSAGE
 from medusa_cli.support.errors import MedusaError
 
@@ -51,7 +51,7 @@ def _form(template: str) -> _Form:
     """How the models of a template write a call. MedusaError if that is no JSON object with the name in it."""
     form = None if is_harmony(template) else format_of(template)
     if form is HERMES:
-        has_marks = "<tool_call>" in template
+        has_marks = "<tool_call>" in template or is_silent(template)
         return _Form("<tool_call>\n", "\n</tool_call>") if has_marks else _Form("", "")
     if form is LLAMA:
         return _Form("", "", arguments="parameters")

@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
+from medusa_cli.decoding.described_tools import described
 from medusa_cli.decoding.thinking import NOTHING_SAID, Thinking, remembered
-from medusa_cli.parts.call_formats import as_text
+from medusa_cli.parts.call_formats import as_text, is_silent, may_call
 from medusa_cli.parts.splitter import Grammar
 from medusa_cli.support.errors import MedusaError, OptionError
 
@@ -177,17 +178,21 @@ def render(
     """Prompt text for `messages` ({"role", "content"}), ending where the assistant is to speak.
 
     names: further variables of the template. One that refuses system messages gets the system prompt at the head of
-    the first user turn. MedusaError when the model has no template, its template fails, or it does not know of tools.
+    the first user turn; one that says nothing of tools gets them described there. MedusaError when the model has no
+    template, its template fails, or it shows calls but does not take tools.
     """
     if not source:
         raise MedusaError(f"the model has no chat template: {RAW_HINT}")
-    if tools and "tools" not in source:
+    if tools and not may_call(source):
         raise MedusaError(
             "the model's chat template does not support tools: leave them out, or choose a model that calls tools"
         )
     texts = {"bos_token": bos_text, "eos_token": eos_text}
-    names = {**texts, **({"tools": list(map(_shown, tools))} if tools else {}), **(names or {})}
+    tools = list(map(_shown, tools or []))
     messages = [_with_calls(message, source) for message in remembered(messages, source)]
+    if is_silent(source):
+        messages, tools = described(messages, tools), []
+    names = {**texts, **({"tools": tools} if tools else {}), **(names or {})}
     refused: TemplateRefusal | None = None
     for tried in (messages, _fold_system(messages)):
         try:
@@ -199,9 +204,13 @@ def render(
 
 
 def _with_calls(message: Message, source: str) -> Message:
-    """Some templates (Granite 3, LFM2) leave out earlier calls: they get them as text."""
-    calls = message.get("tool_calls")
-    return {**message, "content": message["content"] + as_text(calls, source)} if calls else message
+    """Some templates (Granite 3, LFM2, those without tools) leave out earlier calls: they get them as text."""
+    if not (calls := message.get("tool_calls")):
+        return message
+    try:
+        return {**message, "content": message["content"] + as_text(calls, source)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise MedusaError('tool_calls: a call has a "function" with "name" and "arguments"') from error
 
 
 def _render(source: str, messages: Sequence[Message], names: dict[str, Any]) -> str:

@@ -410,13 +410,21 @@ def format_of(template: str) -> Format:
 
 def as_text(calls: Sequence[Mapping[str, Any]], template: str) -> str:
     """Calls as the model wrote them, for templates that leave out those of earlier turns; "": those that do not."""
-    form = None if "tool_calls" in template else format_of(template)
-    functions = [dict(call["function"]) for call in calls] if form in (LISTED, PYTHON) else []
+    is_plain = is_silent(template)
+    form = None if is_plain or "tool_calls" in template else format_of(template)
+    functions = [dict(call["function"]) for call in calls] if is_plain or form in (LISTED, PYTHON) else []
+    if is_plain:
+        return "\n".join(f"<tool_call>\n{json.dumps(one, ensure_ascii=False)}\n</tool_call>" for one in functions)
     if form is LISTED:
         return next(iter(LISTS)) + json.dumps(functions, ensure_ascii=False)
     return f"<|tool_call_start|>{as_python(functions)}<|tool_call_end|>" if form is PYTHON else ""
 
 
-def knows_tools(template: str | None) -> bool:
-    """Whether a chat template does anything with tools."""
-    return bool(template) and re.search(r"\btools\b", template or "") is not None
+def is_silent(template: str) -> bool:
+    """Whether a chat template says nothing of tools: its model can be told about them in words."""
+    return "tool" not in template.lower()
+
+
+def may_call(template: str | None) -> bool:
+    """Whether a model can be told what it may call: by its chat template, or in words."""
+    return bool(template) and (is_silent(template or "") or re.search(r"\btools\b", template or "") is not None)

@@ -15,7 +15,7 @@ from medusa_cli.decoding.settings import given, is_greedy, needs_temperature
 from medusa_cli.decoding.shortening import INSTRUCTIONS
 from medusa_cli.decoding.thinking import REMEMBERED, Thinking
 from medusa_cli.grammars.schema import any_object
-from medusa_cli.parts.call_formats import knows_tools
+from medusa_cli.parts.call_formats import may_call
 from medusa_cli.parts.call_stream import written
 from medusa_cli.server.engine.failures import TooLong
 from medusa_cli.server.engine.remote import Engine, Tokens
@@ -75,8 +75,11 @@ def options_for(request: Sampled, defaults: Options, engine: Engine) -> Options:
 
 
 def _structure(request: Sampled) -> tuple[str | None, str | None]:
-    """The JSON schema that an answer follows, or the grammar."""
-    form = request.response_format if isinstance(request, ChatRequest) else None
+    """The JSON schema that the text of an answer follows, or the grammar: nothing where the answer is a call."""
+    is_chat = isinstance(request, ChatRequest)
+    if is_chat and request.forced_tool is not None:
+        return None, None
+    form = request.response_format if is_chat else None
     if form is None or form.type == "text":
         return None, request.grammar
     if form.json_schema is None:
@@ -197,7 +200,7 @@ def _texts(message: Message) -> Iterator[str]:
 
 
 def chat_prompt(request: ChatRequest, engine: Engine, options: Options) -> Tokens:
-    """The tokens of the conversation. ApiError 400 if tools are given to a template that does not know any."""
+    """The tokens of the conversation. ApiError 400 if tools are given to a template that cannot take any."""
     messages = [_for_template(message) for message in request.messages]
     return engine.tokens(messages, tools=_tools(request, engine), thinking=_wanted(options))
 
@@ -219,7 +222,7 @@ def _wanted(options: Options) -> Thinking:
 
 def _tools(request: ChatRequest, engine: Engine) -> list[dict[str, Any]] | None:
     tools = offered(request)
-    if tools and not knows_tools(engine.chat_template):
+    if tools and not may_call(engine.chat_template):
         raise wrong("this model's chat template does not support tools", "tools")
     return tools or None
 

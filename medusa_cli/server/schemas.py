@@ -230,8 +230,8 @@ class ChatRequest(Sampled):
     @model_validator(mode="after")
     def _structure_is_clear(self) -> ChatRequest:
         is_text = self.response_format is None or self.response_format.type == "text"
-        if sum((not is_text, self.grammar is not None, self.forced_tool is not None)) > 1:
-            raise ValueError("response_format, grammar and a forced tool_choice exclude each other")
+        if self.grammar is not None and not (is_text and self.forced_tool is None):
+            raise ValueError("a grammar excludes response_format and a forced tool_choice")
         return self
 
     @property

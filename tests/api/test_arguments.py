@@ -163,6 +163,7 @@ def model(demo_model_path: Path) -> Iterator[Model]:
         ([{"role": 1}], "message 0"),
         ([{"role": "user"}], "message 0"),
         ([{"role": "user", "content": "x"}, 5], "message 1"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [5]}], "tool_calls: a call has"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "only parts of type 'text'"),
         ("x " * 3000, "the context holds 256: shorten it, or give a larger ctx_size"),
     ],
@@ -183,5 +184,3 @@ def test_biases_and_tokens_beyond_the_vocabulary(model: Model) -> None:
         model.generate("Hi", logit_bias={9999999: 1.0})
     with pytest.raises(MedusaError, match="raw=True needs a prompt that is text"):
         model.generate([1, 2], raw=True)
-    with pytest.raises(MedusaError, match="does not support tools"):
-        model.generate("Hi", tools=[{"type": "function", "function": {"name": "f"}}])

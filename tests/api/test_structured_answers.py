@@ -94,6 +94,7 @@ TOOLS = [
     ("template", "opening", "closing"),
     [
         ("<tool_call> {{ tools }}", "<tool_call>\n", "\n</tool_call>"),
+        ("{{ messages }}", "<tool_call>\n", "\n</tool_call>"),
         ('"parameters" {{ tools }}', "", ""),
         ("[TOOL_CALLS] {{ tools }}", "[TOOL_CALLS]", ""),
         ("<TOOLCALL> {{ tools }}", "<TOOLCALL>", "</TOOLCALL>"),

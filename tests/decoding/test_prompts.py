@@ -10,6 +10,7 @@ import pytest
 from fixtures import tiny_base
 
 from medusa_cli import native
+from medusa_cli.decoding.described_tools import DESCRIPTION
 from medusa_cli.decoding.options import EngineOptions
 from medusa_cli.decoding.prompts import chat_tokens, render, rendered_tokens
 from medusa_cli.support.errors import MedusaError
@@ -102,6 +103,34 @@ def test_earlier_calls_where_a_template_leaves_them_out() -> None:
         "List of tools: [HelloI look.<|tool_call_start|>[now(at=1)]<|tool_call_end|>"
     )
     assert render(texts, [*HELLO, said]) == "HelloI look."
+
+
+TOOLS = [{"type": "function", "function": {"name": "now", "strict": True}}]
+CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": {"at": 1}}}
+ROLES = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+DESCRIBED = DESCRIPTION.format(tools='{"type": "function", "function": {"name": "now"}}')
+
+
+def test_tools_are_described_where_a_template_says_nothing_of_them() -> None:
+    assert render(ROLES, HELLO, tools=TOOLS) == f"[system]{DESCRIBED}[user]Hello"
+    system = {"role": "system", "content": "Be brief."}
+    assert render(ROLES, [system, *HELLO], tools=TOOLS) == f"[system]Be brief.\n\n{DESCRIBED}[user]Hello"
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + ROLES
+    assert render(refuses, HELLO, tools=TOOLS) == f"[user]{DESCRIBED}\n\nHello"
+    with pytest.raises(MedusaError, match="does not support tools"):
+        render(ROLES + "{{ messages[0].tool_calls }}", HELLO, tools=TOOLS)
+
+
+def test_calls_and_results_where_a_template_says_nothing_of_them() -> None:
+    """Roles alternate, as many templates want them to; the same without tools in the request."""
+    said = {"role": "assistant", "content": "", "tool_calls": [CALL, CALL]}
+    results = [{"role": "tool", "tool_call_id": "1", "content": text} for text in ("noon", "one")]
+    call = '<tool_call>\n{"name": "now", "arguments": {"at": 1}}\n</tool_call>'
+    told = "<tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>\nSo?"
+    messages = [*HELLO, said, *results, {"role": "user", "content": "So?"}, {"role": "assistant", "content": "Late."}]
+    talk = f"[user]Hello[assistant]{call}\n{call}[user]{told}[assistant]Late.[user]Hello"
+    assert render(ROLES, [*messages, *HELLO]) == talk
+    assert render(ROLES, [*messages, *HELLO], tools=TOOLS) == f"[system]{DESCRIBED}{talk}"
 
 
 @pytest.mark.parametrize(

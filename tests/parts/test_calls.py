@@ -24,7 +24,7 @@ from medusa_cli.parts.call_formats import (
     PYTHON,
     Format,
     format_of,
-    knows_tools,
+    may_call,
 )
 from medusa_cli.parts.marks import FAMILIES
 from medusa_cli.parts.records import Parts
@@ -311,9 +311,10 @@ def test_formats_of_templates() -> None:
     assert format_of("{{ tools }}<|tool_calls_section_begin|>") is KIMI_CALLS
     assert format_of("List of tools: [{{ tools }}]") is PYTHON
     assert format_of("{{ tools }} Answer in ```tool_code") is FENCED_PYTHON
-    assert knows_tools("{% if tools %}")
-    assert not knows_tools("{{ messages }}")
-    assert not knows_tools(None)
+    assert may_call("{% if tools %}")
+    assert may_call("{{ messages }}")
+    assert not may_call("{{ messages }} {{ message.tool_calls }}")
+    assert not may_call(None)
 
 
 HALF_A_PAIR = r'{"name": "weather", "arguments": {"city": "\ud800"}}'

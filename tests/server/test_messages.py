@@ -190,7 +190,7 @@ def test_the_client_raises_its_own_errors(client: anthropic.Anthropic, model: Fa
             model="any", max_tokens=9,
             messages=[{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]}],
         )  # fmt: skip
-    plain = FakeModel(script, chat_template="{{ messages }}")
+    plain = FakeModel(script, chat_template="{{ messages }} {{ messages[0].tool_calls }}")
     with (
         serving(plain) as running,
         anthropic.Anthropic(base_url=running.url, api_key="x") as other,

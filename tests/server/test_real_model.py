@@ -119,12 +119,26 @@ def test_stop_bias_and_counters(client: openai.OpenAI) -> None:
 
 
 def test_what_the_model_cannot_do_is_said(client: openai.OpenAI) -> None:
-    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    with pytest.raises(openai.BadRequestError, match="does not support tools"):
-        client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x"}], tools=[tool])
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="any", prompt="word " * 2000)
     assert refused.value.code == "context_length_exceeded"
+
+
+def test_a_model_whose_template_says_nothing_of_tools_calls_them(client: openai.OpenAI) -> None:
+    city = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]}
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": city}}]
+    messages: Any = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    options: Any = {"model": "any", "temperature": 0, "max_tokens": 60, "tools": tools}
+    free = client.chat.completions.create(messages=messages, **{**options, "tools": openai.NOT_GIVEN})
+    asked = client.chat.completions.create(messages=messages, tool_choice="required", **options)
+    assert asked.usage is not None and free.usage is not None
+    assert asked.usage.prompt_tokens > free.usage.prompt_tokens + 60
+    (call,) = asked.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Oslo"})
+    messages += [asked.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "heavy snow"}]
+    told = client.chat.completions.create(messages=messages, **options).choices[0].message
+    assert "snow" in (told.content or "")
 
 
 def test_a_client_that_leaves_frees_the_model(client: openai.OpenAI, server: Served) -> None:

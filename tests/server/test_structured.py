@@ -76,6 +76,19 @@ def post(running: Running, **fields: Any) -> httpx.Response:
     return running.http.post(f"{running.url}/v1/chat/completions", json={"messages": ASK, **fields})
 
 
+def test_a_call_that_has_to_be_is_no_text_with_a_format() -> None:
+    """Some clients (instructor, with /v1/responses) ask for both."""
+    model = FakeModel()
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    with serving(model) as running:
+        assert post(running, tools=TOOLS, tool_choice="required", response_format=form).status_code == 200
+        assert model.choices[-1] == ""
+        assert not {"json_schema", "grammar"} & model.asked[-1][1].keys()
+        refused = post(running, tools=TOOLS, tool_choice="required", grammar='root ::= "a"')
+        assert refused.status_code == 400
+        assert "a grammar excludes" in refused.json()["error"]["message"]
+
+
 def test_what_cannot_be_enforced_is_refused_before_any_work() -> None:
     model = FakeModel()
     with serving(model) as running:

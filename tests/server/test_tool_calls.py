@@ -55,9 +55,9 @@ def test_a_call_and_its_result() -> None:
         assert (plain.message.content, model.tools[-1]) == (f"<tool_call>{CALL}</tool_call>", None)
 
 
-def test_a_template_without_tools() -> None:
+def test_a_template_that_shows_calls_but_takes_no_tools() -> None:
     with (
-        serving(FakeModel(chat_template="{{ messages }}")) as running,
+        serving(FakeModel(chat_template="{{ messages }} {{ messages[0].tool_calls }}")) as running,
         openai.OpenAI(base_url=f"{running.url}/v1", api_key="x") as client,
         pytest.raises(openai.BadRequestError, match="does not support tools"),
     ):
