@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures import tiny_base
@@ -105,7 +106,7 @@ def test_earlier_calls_where_a_template_leaves_them_out() -> None:
     assert render(texts, [*HELLO, said]) == "HelloI look."
 
 
-TOOLS = [{"type": "function", "function": {"name": "now", "strict": True}}]
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "now", "strict": True}}]
 CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": {"at": 1}}}
 ROLES = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 DESCRIBED = DESCRIPTION.format(tools='{"type": "function", "function": {"name": "now"}}')
@@ -127,7 +128,13 @@ def test_calls_and_results_where_a_template_says_nothing_of_them() -> None:
     results = [{"role": "tool", "tool_call_id": "1", "content": text} for text in ("noon", "one")]
     call = '<tool_call>\n{"name": "now", "arguments": {"at": 1}}\n</tool_call>'
     told = "<tool_response>\nnoon\n</tool_response>\n<tool_response>\none\n</tool_response>\nSo?"
-    messages = [*HELLO, said, *results, {"role": "user", "content": "So?"}, {"role": "assistant", "content": "Late."}]
+    messages: list[dict[str, Any]] = [
+        *HELLO,
+        said,
+        *results,
+        {"role": "user", "content": "So?"},
+        {"role": "assistant", "content": "Late."},
+    ]
     talk = f"[user]Hello[assistant]{call}\n{call}[user]{told}[assistant]Late.[user]Hello"
     assert render(ROLES, [*messages, *HELLO]) == talk
     assert render(ROLES, [*messages, *HELLO], tools=TOOLS) == f"[system]{DESCRIBED}{talk}"

@@ -131,7 +131,8 @@ def test_a_model_whose_template_says_nothing_of_tools_calls_them(client: openai.
     options: Any = {"model": "any", "temperature": 0, "max_tokens": 60, "tools": tools}
     free = client.chat.completions.create(messages=messages, **{**options, "tools": openai.NOT_GIVEN})
     asked = client.chat.completions.create(messages=messages, tool_choice="required", **options)
-    assert asked.usage is not None and free.usage is not None
+    assert asked.usage is not None
+    assert free.usage is not None
     assert asked.usage.prompt_tokens > free.usage.prompt_tokens + 60
     (call,) = asked.choices[0].message.tool_calls or []
     assert call.type == "function"
