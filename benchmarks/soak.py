@@ -105,9 +105,11 @@ def memory_of(server: psutil.Process) -> int:
 
 
 def watch(process: psutil.Process, until: float) -> list[tuple[int, int, int]]:
-    """(memory, threads, open files) of a server and its engine, once a second."""
+    """(memory, threads, open files) of a server and its engine, once a second. MedusaError if it ends."""
     found = []
     while time.monotonic() < until:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            raise MedusaError("the server has ended")
         both = [process, *process.children()]
         found.append((memory_of(process), sum(one.num_threads() for one in both), sum(one.num_fds() for one in both)))
         time.sleep(1)
