@@ -26,15 +26,14 @@ def described(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str
     found: list[dict[str, Any]] = []
     if tools:
         lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-        found.append({"role": "system", "content": DESCRIPTION.format(tools=lines)})
+        system = [message["content"] for message in messages[:1] if message["role"] == "system"]
+        found.append({"role": "system", "content": "\n\n".join([*system, DESCRIPTION.format(tools=lines)])})
+        messages = messages[len(system) :]
     follows_result = False
     for message in messages:
         is_result = message["role"] == "tool"
         content = f"<tool_response>\n{message['content']}\n</tool_response>" if is_result else message["content"]
-        is_first = len(found) == 1 and bool(tools)
-        if is_first and message["role"] == "system":
-            found[0]["content"] = f"{content}\n\n{found[0]['content']}"
-        elif follows_result and message["role"] in ("tool", "user"):
+        if follows_result and message["role"] in ("tool", "user"):
             found[-1]["content"] += f"\n{content}"
         else:
             found.append({**message, "role": "user" if is_result else message["role"], "content": content})
