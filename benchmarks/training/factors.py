@@ -29,25 +29,27 @@ from medusa_cli.training.heads.fit import FitPlan
 from medusa_cli.training.heads.layers import HeadInputs, Heads, HeadShape
 from medusa_cli.training.heads.loss import Likeliest
 from medusa_cli.training.heads.rows import DraftRows, TextRows, teacher_rows
-from medusa_cli.training.loop import Picked, text_batches
+from medusa_cli.training.loop import BatchOrder, Picked, text_batches
 from medusa_cli.training.recipes import RECIPES, TEACHER_TOP
 from medusa_cli.training.text import dataset
 
 STEEPNESS = 3.0
 """How fast the weight of the cross entropy falls as the overlap grows, in the mixture of 2602.23881."""
-OVERLAP_ROWS = 4096
+OVERLAP_ROWS, WRONG_ROWS = 4096, 1024
 
 
 @dataclass(frozen=True)
 class Factor:
     """One change. loss: the cross entropy of the teacher; "mixed": w of it and 1 - w of the total variation, where w is
     exp(-3 * overlap) of each level (LK, 2602.23881); "variation": 0.1 and 0.9 (2607.05147). all_rows: those whose token
-    has no draft row learn, too. pairs: rank of a matrix from the last token's embedding to the logits."""
+    has no draft row learn, too. pairs: rank of a matrix from the last token's embedding to the logits. again: after the
+    first round, rows whose first draft was wrong at the end of the round before come so many times as often."""
 
     loss: Literal["cross entropy", "mixed", "variation"] = "cross entropy"
     top: int = TEACHER_TOP
     all_rows: bool = False
     pairs: int = 0
+    again: int = 1
     own: bool = False
     decay: float = 0.5
     depth_weight: float = 0.8
@@ -63,6 +65,7 @@ FACTORS = {
     "0.1 cross entropy, 0.9 total variation": Factor(loss="variation"),
     "pairs of tokens, rank 128": Factor(pairs=128),
     "own output rows": Factor(own=True),
+    "wrong first drafts twice as often": Factor(again=2),
 }
 
 
@@ -84,10 +87,39 @@ class PairedHeads(Heads):
         return torch.cat((shared, self.up.to(shared.dtype)), dim=1)
 
 
+class Drawn(BatchOrder):
+    """Rows drawn by their odds [N], with replacement."""
+
+    def __init__(self, order: BatchOrder, odds: Tensor) -> None:
+        super().__init__(order.examples, order.batch, order.seed, whole_texts=False)
+        self.odds = odds
+
+    def pick(self, step: int) -> Picked:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        return Picked(torch.multinomial(self.odds, self.batch, replacement=True, generator=generator), None)
+
+
 class FactorFit(FreshFit):
     def __init__(self, plan: FitPlan, heads: Heads, factor: Factor) -> None:
         super().__init__(plan, heads, in_pieces=False)
         self.factor = factor
+        self.drawn: BatchOrder | None = None
+
+    def _learn(self, data: DraftRows, order: BatchOrder) -> Tensor:
+        if self.factor.again > 1 and self.step and self.step % order.per_epoch == 0:
+            self.drawn = Drawn(order, 1 + (self.factor.again - 1) * self._is_wrong(data).float())
+        return super()._learn(data, self.drawn or order)
+
+    @torch.no_grad()
+    def _is_wrong(self, data: DraftRows) -> Tensor:
+        """[N] whether the first draft is another token than the text's."""
+        found = []
+        for index in torch.arange(len(data.examples.rows)).split(WRONG_ROWS):
+            picked = Picked(index, None)
+            z = self.drafting(data.source.inputs(data.rows(picked), HEADS), data.output.dtype)
+            drafts = (z[0].to(data.output.dtype) @ data.output.T).argmax(dim=1)
+            found.append(drafts != data.wanted(picked)[:, 0])
+        return torch.cat(found)
 
     def _loss(self, data: DraftRows, picked: Picked) -> Tensor:
         if self.factor.loss == "cross entropy":
