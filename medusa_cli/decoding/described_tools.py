@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 DESCRIPTION = """\
-You may call functions. These are on offer, one JSON object a line:
+You may call functions. These are on offer, one JSON object per line:
 <tools>
 {tools}
 </tools>
@@ -15,11 +15,11 @@ To call one, answer with its name and arguments as JSON in these tags:
 <tool_call>
 {{"name": "NAME", "arguments": {{"KEY": "VALUE"}}}}
 </tool_call>
-What it returns is told to you in <tool_response> tags. If none of them helps, answer in words."""
+The result comes in <tool_response> tags. If no function helps, answer in words."""
 
 
 def described(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    """The conversation with the tools in its system prompt, and their results as words of the user.
+    """The conversation with the tools in its system prompt, and their results as user messages.
 
     Results, and what the user says after them, are one message: many templates want turns to alternate.
     """

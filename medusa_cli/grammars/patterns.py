@@ -227,9 +227,9 @@ class _Reader:
         if not (one := self._peek()):
             raise Unsupported("a class is not closed")
         self._at += 1
-        return self._escape(in_class=True) if one == "\\" else [(ord(one), ord(one))]
+        return self._escape() if one == "\\" else [(ord(one), ord(one))]
 
-    def _escape(self, in_class: bool = False) -> Ranges:
+    def _escape(self) -> Ranges:
         one = self._peek()
         self._at += 1
         if one in CLASSES:

@@ -9,7 +9,6 @@ from medusa_cli.support.errors import MedusaError
 
 MOST_RULES = 20_000
 
-HEX = "[0-9a-fA-F]"
 CHARACTER = r'[^"\\\x00-\x1f] | "\\" (["\\/bfnrt] | "u" ([0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
 """One character of a string in JSON. Halves of surrogate pairs are none, and whole pairs are written as they are."""
 INTEGER = '"0" | "-"? [1-9] [0-9]{0,15}'

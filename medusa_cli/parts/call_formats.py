@@ -410,11 +410,11 @@ def format_of(template: str) -> Format:
 
 def as_text(calls: Sequence[Mapping[str, Any]], template: str) -> str:
     """Calls as the model wrote them, for templates that leave out those of earlier turns; "": those that do not."""
-    is_plain = is_silent(template)
-    form = None if is_plain or "tool_calls" in template else format_of(template)
-    functions = [dict(call["function"]) for call in calls] if is_plain or form in (LISTED, PYTHON) else []
-    if is_plain:
-        return "\n".join(f"<tool_call>\n{json.dumps(one, ensure_ascii=False)}\n</tool_call>" for one in functions)
+    if is_silent(template):
+        told = (json.dumps(dict(call["function"]), ensure_ascii=False) for call in calls)
+        return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in told)
+    form = None if "tool_calls" in template else format_of(template)
+    functions = [dict(call["function"]) for call in calls] if form in (LISTED, PYTHON) else []
     if form is LISTED:
         return next(iter(LISTS)) + json.dumps(functions, ensure_ascii=False)
     return f"<|tool_call_start|>{as_python(functions)}<|tool_call_end|>" if form is PYTHON else ""
