@@ -322,7 +322,7 @@ def collect(
     n_threads: int = 0,
     hidden: bool = True,
     on_sequence: Callable[[int, list[int], NDArray[numpy.float16] | None], bool | None],
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], bool | None] | None = None,
     on_partial: Callable[[int, list[int]], bool | None] | None = None,
 ) -> None: ...
 def quantize_model(

@@ -8,7 +8,7 @@ namespace {
 
 using StatesArray = std::optional<NewMatrix<Half>>;
 using OnSequence = nb::typed<nb::callable, std::optional<bool>(int, nb::typed<nb::list, int>, StatesArray)>;
-using OnProgress = Callback<void(int)>;
+using OnProgress = Callback<std::optional<bool>(int)>;
 using OnPartialText = Callback<std::optional<bool>(int, nb::typed<nb::list, int>)>;
 
 StatesArray states_array(const Continuation& done) {
@@ -47,8 +47,9 @@ constexpr const char* collect_doc =
     "on_sequence(index, tokens, states): tokens are the generated ids (the end-of-generation token included when it\n"
     "came), states [len(tokens), n_embd]: states[i] is the post-norm hidden state from which tokens[i] was sampled,\n"
     "so head k (1-based) learns states[i] -> tokens[i + k]. Returning False ends the run. on_progress(total tokens\n"
-    "so far). on_partial(index, tokens so far), after every 32 tokens of a continuation: returning False ends that\n"
-    "continuation. Sampling: temperature, top-k 40, top-p 0.95, min-p 0.05; temperature 0 is argmax.";
+    "so far): returning False ends it once on_sequence got what there is of the continuations under way.\n"
+    "on_partial(index, tokens so far), after every 32 tokens of a continuation: returning False ends that one.\n"
+    "Sampling: temperature, top-k 40, top-p 0.95, min-p 0.05; temperature 0 is argmax.";
 
 }  // namespace
 

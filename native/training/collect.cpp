@@ -66,7 +66,7 @@ class Collector {
             for (Slot& slot : slots_) {
                 if (slot.busy && !take(slot, on_done)) return;
             }
-            if (on_progress && !on_progress(produced_)) return;
+            if (on_progress && !on_progress(produced_)) return hand_over(on_done);
         }
     }
 
@@ -132,6 +132,13 @@ class Collector {
             context_.remove(busy->id, -1, -1);
             std::swap(*idle, *busy);
             std::swap(idle->id, busy->id);
+        }
+    }
+
+    // What there is of the continuations under way.
+    void hand_over(const OnContinuation& on_done) const {
+        for (const Slot& slot : slots_) {
+            if (slot.busy && !on_done(slot.work)) return;
         }
     }
 

@@ -27,8 +27,9 @@ struct Continuation {
     std::vector<uint16_t> states;  // [tokens][n_embd], IEEE half
 };
 
-// Both return false to end the run.
+// Returns false to end the run.
 using OnContinuation = std::function<bool(const Continuation&)>;
+// Called after each token of all continuations; false ends the run once those under way are handed over as they are.
 using OnCollected = std::function<bool(uint64_t tokens)>;
 // Called after every partial_interval tokens of a continuation; false ends that continuation there.
 using OnPartial = std::function<bool(const Continuation&)>;

@@ -69,3 +69,37 @@ def test_the_demo_model(demo_model_path: Path) -> None:
     prompts = [model.tokenize(passage)[: 20 + 30 * i] for i, passage in enumerate(PASSAGES[:5])]
     texts = check(model, prompts, max_tokens=40)
     assert len({tuple(tokens) for tokens, _ in texts.values()}) == len(prompts)
+
+
+def test_what_is_under_way_is_handed_over(tmp_path: Path) -> None:
+    """When on_progress says so; the beginnings are those of whole texts."""
+    model = native.Model(str(tiny_base(tmp_path / "base.gguf")))
+    prompts = [[5, 6, 7], [9, 40], [200, 3, 8, 11]]
+    whole = collected(model, prompts, 60, n_parallel=3)
+    cut: Texts = {}
+
+    def keep(index: int, tokens: list[int], states: NDArray[np.float16] | None) -> None:
+        assert states is not None
+        cut[index] = tokens, states.view(np.uint16)
+
+    native.collect(
+        model, prompts, [0.0] * 3, max_tokens=60, n_parallel=3, on_sequence=keep, on_progress=lambda total: total < 30
+    )
+    assert sorted(cut) == [0, 1, 2]
+    for index, (tokens, states) in cut.items():
+        assert 0 < len(tokens) <= 10
+        assert tokens == whole[index][0][: len(tokens)]
+        np.testing.assert_array_equal(states, whole[index][1][: len(tokens)])
+
+
+def test_an_error_hands_nothing_over(tmp_path: Path) -> None:
+    model, got = native.Model(str(tiny_base(tmp_path / "base.gguf"))), []
+
+    def fails(total: int) -> bool:
+        raise KeyError(total)
+
+    with pytest.raises(KeyError):
+        native.collect(
+            model, [[5, 6]], [0.0], max_tokens=60, on_sequence=lambda *given: got.append(given), on_progress=fails
+        )
+    assert got == []

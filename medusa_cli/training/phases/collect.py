@@ -29,16 +29,13 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource | list[Dialo
     asked, before = options.asked_amount(), float(corpus.state.get("seconds", 0.0))
     if corpus.state.get("complete") == asked:
         return before
-    begin = time.monotonic()
+    begin, unfinished = time.monotonic(), 0
 
     def seconds() -> float:
         return before + time.monotonic() - begin
 
     def tokens_left() -> float:
-        return schedule.tokens_left(corpus.tokens, seconds())
-
-    def should_stop() -> bool:
-        return setup.interrupt.requested or (schedule.tokens is None and tokens_left() <= 0)
+        return schedule.tokens_left(corpus.tokens + unfinished, seconds())
 
     if tokens_left() > 0:
         writer: TextWriter | GivenTexts
@@ -58,12 +55,19 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource | list[Dialo
         title = "Reading text" if isinstance(source, list) else "Writing text"
         with phase(options.console, title, "tokens") as bar:
 
-            def on_tokens(unfinished: int) -> None:
+            def on_tokens(count: int) -> None:
+                nonlocal unfinished
+                unfinished = count
                 corpus.state["seconds"] = seconds()
                 have = corpus.tokens + unfinished
-                bar.update(have, have + max(0.0, tokens_left() - unfinished))
+                bar.update(have, have + max(0.0, tokens_left()))
 
-            writer.run(tokens_left, should_stop, on_tokens)
+            writer.run(
+                tokens_left,
+                should_stop=lambda: setup.interrupt.requested,
+                on_tokens=on_tokens,
+                time_is_up=lambda: schedule.tokens is None and tokens_left() <= 0,
+            )
         if writer.too_long:
             limit = f"{writer.max_prompt} tokens (the model's context less its answer)"
             say(options.console, f"Skipped {writer.too_long} prompts of over {limit}")

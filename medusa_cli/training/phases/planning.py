@@ -31,8 +31,9 @@ TIMED_EPOCHS = 2.0
 MAX_EPOCHS = 8.0
 LEAST_SHARE, MOST_SHARE = 0.5, 0.85
 """Bounds on generation's share of the time."""
-FIRST_RATE = 300.0
-"""Tokens per second assumed until the model's own rate is known; it only sizes the first round."""
+FIRST_RATE = 30.0
+"""Tokens per second assumed until the model's own rate is known. It only sizes the first round: of a large one, a slow
+model would write the questions for so long that no time is left to answer them."""
 ASSUMED_VOCABULARY = 12288
 """Size of the draft vocabulary assumed in planning until the text tells."""
 EVALUATION_COST = 0.5

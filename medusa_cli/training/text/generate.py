@@ -99,23 +99,29 @@ class TextWriter:
         tokens_left: Callable[[], float],
         should_stop: Callable[[], bool],
         on_tokens: Callable[[int], None] = lambda count: None,
+        time_is_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Generates until tokens_left() <= 0, the prompts are used up, nothing new comes, or should_stop() (asked at
-        every step).
+        """Generates until tokens_left() <= 0 after a round, the prompts are used up, nothing new comes, time_is_up() or
+        should_stop(). The last two are asked at every step. When time is up, unfinished answers are taken as they are;
+        should_stop() leaves them out.
 
-        on_tokens(n): n tokens of unfinished answers exist besides the corpus. Complete answers are on disk when this
-        returns or raises. MedusaError if the model writes nothing that can be used.
+        on_tokens(n): n tokens of unfinished answers exist besides the corpus. All answers are on disk when this returns
+        or raises. MedusaError if the model writes nothing that can be used.
         """
         fruitless = 0
+
+        def ends() -> bool:
+            return should_stop() or time_is_up()
+
         try:
-            while not should_stop() and tokens_left() > 0:
-                current = self._current_round() or self._new_round(tokens_left(), should_stop)
-                if current is None or should_stop():
+            while not ends() and tokens_left() > 0:
+                current = self._current_round() or self._new_round(tokens_left(), ends)
+                if current is None or ends():
                     return
                 before = self.corpus.tokens
-                self._answer(current, should_stop, on_tokens)
+                self._answer(current, should_stop, on_tokens, time_is_up)
                 fruitless = 0 if self.corpus.tokens > before else fruitless + 1
-                if fruitless < FRUITLESS_ROUNDS or should_stop():
+                if fruitless < FRUITLESS_ROUNDS or ends():
                     continue
                 if self.corpus.tokens:  # nothing new comes: what is there has to do
                     return
@@ -197,7 +203,13 @@ class TextWriter:
         """Whether the model writes another user turn."""
         return self.talks and sum(message["role"] == "user" for message in job.messages) < self.recipe.turns
 
-    def _answer(self, current: Round, should_stop: Callable[[], bool], on_tokens: Callable[[int], None]) -> None:
+    def _answer(
+        self,
+        current: Round,
+        should_stop: Callable[[], bool],
+        on_tokens: Callable[[int], None],
+        time_is_up: Callable[[], bool],
+    ) -> None:
         """Generates the round's answers into the corpus; counts the round as done unless stopped."""
         pairs = [(job, chat_tokens(self.model, job.messages, bare_if_no_template=True)) for job in current.jobs]
         self.too_long += sum(len(tokens) > self.max_prompt for _, tokens in pairs)
@@ -214,10 +226,11 @@ class TextWriter:
                 self.corpus.state.setdefault("dropped", []).append(job.id)
             return not should_stop()
 
-        def on_progress(total: int) -> None:
+        def on_progress(total: int) -> bool:
             on_tokens(total - finished)
             if should_stop():
                 raise Stopped
+            return not time_is_up()
 
         if pairs:
             with contextlib.suppress(Stopped):
@@ -234,7 +247,8 @@ class TextWriter:
                     on_progress=on_progress,
                     on_partial=lambda _, tokens: loop_start(tokens) == len(tokens),
                 )
-        if not should_stop():
+        on_tokens(0)
+        if not should_stop() and not time_is_up():
             self.corpus.state.update(rounds=current.number + 1, dropped=[])
             self.corpus.flush()
 

@@ -77,15 +77,17 @@ class GivenTexts:
         tokens_left: Callable[[], float],
         should_stop: Callable[[], bool],
         on_tokens: Callable[[int], None] = lambda count: None,
+        time_is_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Reads until tokens_left() <= 0, the file is used up, or should_stop(). on_tokens(0) follows each answer.
+        """Reads until tokens_left() <= 0, the file is used up, time_is_up() or should_stop(). on_tokens(0) follows each
+        answer.
 
         What has been read is on disk when this returns or raises. MedusaError, with the place in the file, for a
         conversation that the model's template refuses.
         """
         try:
             for dialog in self.dialogs[self.corpus.state.get("dialogs", 0) :]:
-                if should_stop() or tokens_left() <= 0:
+                if should_stop() or time_is_up() or tokens_left() <= 0:
                     return
                 for messages, answer in dialog.answers():
                     self._read(dialog, messages, answer)
