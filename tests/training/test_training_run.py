@@ -24,7 +24,7 @@ from medusa_cli import native
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import loop, train
 from medusa_cli.training.options import TREE_NODES, RecipeFile, TrainOptions
-from medusa_cli.training.phases.planning import EPOCHS, MAX_EPOCHS, Schedule
+from medusa_cli.training.phases.planning import EPOCHS, FIRST_TOKENS, MAX_EPOCHS, Schedule
 from medusa_cli.training.recipes import KINDS, OBJECTIVES
 from medusa_cli.training.text.corpus import Corpus
 
@@ -385,6 +385,8 @@ def test_time_is_split_by_the_measured_rates() -> None:
     assert generation_share(400) == pytest.approx(2 / 3, abs=0.01)  # 100 tokens/s against two epochs at 400/s
     assert generation_share(10**6) == pytest.approx(0.85, abs=0.01)
     assert generation_share(10) == pytest.approx(0.5, abs=0.01)
+    nothing_yet = [Schedule(None, 1000.0, 400.0).tokens_left(0, seconds) for seconds in (0.0, 840.0, 860.0)]
+    assert nothing_yet == [FIRST_TOKENS, FIRST_TOKENS, 0]
 
 
 def test_training_fills_the_time_that_is_left() -> None:

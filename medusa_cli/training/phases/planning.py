@@ -31,9 +31,9 @@ TIMED_EPOCHS = 2.0
 MAX_EPOCHS = 8.0
 LEAST_SHARE, MOST_SHARE = 0.5, 0.85
 """Bounds on generation's share of the time."""
-FIRST_RATE = 30.0
-"""Tokens per second assumed until the model's own rate is known. It only sizes the first round: of a large one, a slow
-model would write the questions for so long that no time is left to answer them."""
+FIRST_TOKENS = 10_000.0
+"""The first round's, until the model's own rate is known: for a large round, a slow model would make up questions for
+so long that no time is left to answer them."""
 ASSUMED_VOCABULARY = 12288
 """Size of the draft vocabulary assumed in planning until the text tells."""
 EVALUATION_COST = 0.5
@@ -60,8 +60,9 @@ class Schedule:
         """How many more tokens to generate after `tokens` in `seconds`; not positive if generation should end."""
         if self.tokens is not None or self.budget is None:
             return (self.tokens or 0) - tokens
-        rate = tokens / seconds if tokens and seconds > 0 else FIRST_RATE
-        cost = TIMED_EPOCHS / self.train_rate
+        if not tokens or seconds <= 0:
+            return FIRST_TOKENS if seconds < MOST_SHARE * self.budget else 0.0
+        rate, cost = tokens / seconds, TIMED_EPOCHS / self.train_rate
         left = (self.budget - seconds - tokens * cost) / (1 + rate * cost)
         left = min(max(left, LEAST_SHARE * self.budget - seconds), MOST_SHARE * self.budget - seconds)
         return rate * left
