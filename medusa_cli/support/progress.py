@@ -39,12 +39,14 @@ class Bar:
 
     def __init__(self, progress: Progress, title: str, unit: str) -> None:
         self._progress, self._title, self._unit = progress, title, unit
-        self._task = progress.add_task(title, total=None, unit=unit, note="")
+        progress.add_task(title, total=None, unit=unit, note="")
+        (self._shown,) = progress.tasks
         self._begun = self._told = time.monotonic()
         self._first: float | None = None
 
     def update(self, done: float, total: float, note: str = "") -> None:
-        self._progress.update(self._task, completed=done, total=total, note=note)
+        self._shown.total = total  # update(total=...) would forget the speed each time
+        self._progress.update(self._shown.id, completed=done, note=note)
         self._first = done if self._first is None else self._first
         now = time.monotonic()
         if not self._progress.console.is_terminal and now - self._told > LINE_SECONDS:
