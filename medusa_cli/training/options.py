@@ -120,6 +120,7 @@ KEYS = {
     "longest_answer": _whole(16, 1 << 20),
     "later_turns": _one_of(LATER_TURNS),
     "turns": _whole(2, 64),
+    "greedy": _number(0, 1),
     "tokens": _whole(1000, 1 << 40),
     "parallel": _whole(1, 256),
     "start": NAME,
@@ -388,8 +389,9 @@ class TrainOptions:
         if self.answers == "given":
             if self.data is None:
                 raise MedusaError("--answers given: give a file with conversations, --data FILE")
-            if self.text.later_turns != "given":
-                raise MedusaError("later_turns: with --answers given, all turns come from the file: leave it out")
+            for key in ("later_turns", "greedy"):
+                if getattr(self.text, key) != getattr(TextRecipe(), key):
+                    raise MedusaError(f"{key}: with --answers given, all turns come from the file: leave it out")
         if self.kind == STREAMS:
             self._check_streams()
         else:

@@ -225,11 +225,13 @@ LATER_TURNS: tuple[LaterTurns, ...] = get_args(LaterTurns)
 @dataclass(frozen=True)
 class TextRecipe:
     """longest_answer: tokens, at most half of the model's context. later_turns: the user's turns after the opening,
-    from the prompts or written by the model, until a conversation has `turns` of them (Medusa 2.3.2)."""
+    from the prompts or written by the model, until a conversation has `turns` of them (Medusa 2.3.2). greedy: share of
+    the answers written greedily, the setting speculation gains most from; the others are sampled."""
 
     longest_answer: int = 384
     later_turns: LaterTurns = "given"
     turns: int = 3
+    greedy: float = 0.6
 
     @property
     def key(self) -> str:

@@ -285,6 +285,16 @@ def test_the_model_writes_the_later_turns_where_a_recipe_says_so(
     assert {text.source for text in text_of(given).texts} == {"given", "later turn"}
 
 
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
+def test_a_recipe_says_how_many_answers_are_greedy(base: Path, tmp_path: Path, engine: Engine, share: float) -> None:
+    given = options(base, tmp_path, file=RecipeFile(values={"greedy": share}))
+    train.run(given)
+    temperatures = [text.temperature for text in text_of(given).texts]
+    assert len(temperatures) > 50
+    assert temperatures.count(0.0) / len(temperatures) == pytest.approx(share, abs=0.12)
+    assert all(value == 0 or 0.3 <= value <= 1.0 for value in temperatures if value is not None)
+
+
 def test_self_written_turns_need_a_template(
     base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,6 @@ ROUND_WAVES = 16
 """Answers per sequence slot and round: enough that slots idling at a round's end do not matter."""
 SELF_WRITTEN = 0.2
 """Share of a round's new conversations that the model makes up (if the prompts are made up, not given)."""
-GREEDY_SHARE = 0.6
 LATER_TURN = "later turn"
 """Source of all answers but a conversation's first."""
 FRUITLESS_ROUNDS = 3
@@ -165,11 +164,11 @@ class TextWriter:
         fresh = self.source.take(last.cursor, size - len(jobs) - made_up)
         for at, conversation in enumerate(fresh):
             repeat = self.source.is_repeat(last.cursor + at)
-            jobs.append(_opening(conversation, _temperature(rng, repeat)))
+            jobs.append(_opening(conversation, self._temperature(rng, repeat)))
         if self.user_turns and made_up:
             seen = {text.group for text in self.corpus.texts}
             written = self.user_turns.write(made_up, rng, seen, should_stop)
-            jobs.extend(_opening(conversation, _temperature(rng, False)) for conversation in written)
+            jobs.extend(_opening(conversation, self._temperature(rng)) for conversation in written)
         if not jobs:
             return None
         numbered = [replace(job, id=last.next_job + at) for at, job in enumerate(jobs)]
@@ -188,7 +187,7 @@ class TextWriter:
                 continue
             answer = self.model.detokenize(tokens[:-1].tolist()).strip()
             messages = [*job.messages, {"role": "assistant", "content": answer}]
-            jobs.append(Job(0, job.group, messages, job.later, _temperature(rng, False), LATER_TURN))
+            jobs.append(Job(0, job.group, messages, job.later, self._temperature(rng), LATER_TURN))
         if self.talks and self.user_turns:
             turns = self.user_turns.follow([job.messages for job in jobs], rng, should_stop)
         else:
@@ -198,6 +197,12 @@ class TextWriter:
             for job, turn in zip(jobs, turns, strict=True)
             if turn is not None
         ]
+
+    def _temperature(self, rng: random.Random, repeat: bool = False) -> float:
+        """Of an answer. One to a prompt that was answered before is always sampled."""
+        if repeat:
+            return round(rng.uniform(0.6, 1.0), 2)
+        return 0.0 if rng.random() < self.recipe.greedy else round(rng.uniform(0.3, 1.0), 2)
 
     def _may_go_on(self, job: Job) -> bool:
         """Whether the model writes another user turn."""
@@ -256,13 +261,6 @@ class TextWriter:
 def longest_answer(n_ctx_train: int, recipe: TextRecipe) -> int:
     """Tokens of the longest answer that a model trained on such contexts may write."""
     return min(recipe.longest_answer, max(16, n_ctx_train // 2))
-
-
-def _temperature(rng: random.Random, repeat: bool) -> float:
-    """Mostly 0, the setting speculation gains most from; a prompt that was answered before is always sampled."""
-    if repeat:
-        return round(rng.uniform(0.6, 1.0), 2)
-    return 0.0 if rng.random() < GREEDY_SHARE else round(rng.uniform(0.3, 1.0), 2)
 
 
 def _opening(conversation: Conversation, temperature: float) -> Job:
