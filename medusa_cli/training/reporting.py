@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support import plots
 from medusa_cli.support.atomic import atomic_file
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.tables import Table, print_table
 
 from .options import TrainOptions
 from .recipes import MTP, STREAMS, TEACHER_BYTES
@@ -91,14 +91,14 @@ class TunedResult(TrainResult):
 
 def report_tuned(console: Console, result: TunedResult, written: list[Path]) -> None:
     """before and by_size have the chains of one draft, two, and so on, in this order."""
-    table = Table(title="Held-out text, before tuning and after it", title_justify="left")
-    for name in ("drafts", "all right before", "after", "tokens per step before", "after"):
-        table.add_column(name, justify="right")
     accepted = zip(result.acceptance_before, result.acceptance, strict=True)
     steps = zip(result.before.values(), result.by_size.values(), strict=True)
-    for depth, (shares, tokens) in enumerate(zip(accepted, steps, strict=True), 1):
-        table.add_row(str(depth), *(f"{share:.1%}" for share in shares), *(f"{value:.2f}" for value in tokens))
-    console.print(table)
+    lines = [
+        (str(depth), *(f"{share:.1%}" for share in shares), *(f"{value:.2f}" for value in tokens))
+        for depth, (shares, tokens) in enumerate(zip(accepted, steps, strict=True), 1)
+    ]
+    headers = ("drafts", "all right before", "after", "tokens per step before", "after")
+    print_table(Table("Held-out text, before tuning and after it", headers, lines), console)
     if not result.is_new:
         say(console, f"Nothing was better than the layer as it was: {result.output} has it unchanged")
     elif result.measured <= result.before[len(result.tree) + 1]:
@@ -109,12 +109,11 @@ def report_tuned(console: Console, result: TunedResult, written: list[Path]) -> 
 
 
 def report(console: Console, result: TrainResult, written: list[Path]) -> None:
-    table = Table(
-        "head", "rank 1", "rank 2", "rank 3", "first 10", title="Accuracy on held-out text", title_justify="left"
-    )
-    for head, row in enumerate(result.accuracy, 1):
-        table.add_row(str(head), *(f"{value:.1%}" for value in row[:3]), f"{sum(row):.1%}")
-    console.print(table)
+    lines = [
+        (str(head), *(f"{value:.1%}" for value in row[:3]), f"{sum(row):.1%}")
+        for head, row in enumerate(result.accuracy, 1)
+    ]
+    print_table(Table("Accuracy on held-out text", ("head", "rank 1", "rank 2", "rank 3", "first 10"), lines), console)
     size = result.output.stat().st_size / (1 << 20)
     say(
         console,
@@ -129,13 +128,12 @@ def report(console: Console, result: TrainResult, written: list[Path]) -> None:
 
 def distances(by_text: Mapping[str, Distance]) -> Table:
     """How far a trained base is from what it was: one row for each kind of text."""
-    table = Table(title="New model against the old one", title_justify="left")
-    for name in ("text", "tokens", "KL", "same top token", "perplexity", "before"):
-        table.add_column(name, justify="left" if name == "text" else "right")
+    lines = []
     for name, found in by_text.items():
         perplexities = (f"{found.perplexity:.3f}", f"{found.base_perplexity:.3f}")
-        table.add_row(name, str(found.tokens), f"{found.kl:.4f}", f"{found.top1:.1%}", *perplexities)
-    return table
+        lines.append((name, f"{found.tokens:,}", f"{found.kl:.4f}", f"{found.top1:.1%}", *perplexities))
+    headers = ("text", "tokens", "KL", "same top token", "perplexity", "before")
+    return Table("New model against the old one", headers, lines)
 
 
 # --- on paper --------------------------------------------------------------------------------------

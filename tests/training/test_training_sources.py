@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from medusa_cli.decoding import loops
+from medusa_cli.support.tables import print_table
 from medusa_cli.training.text import sources
 from medusa_cli.training.text.corpus import Corpus, NewText, Text
 from medusa_cli.training.text.sources import KnownTexts, gram_hashes, sketch
@@ -87,10 +88,11 @@ def test_shares_of_each_source(tmp_path: Path) -> None:
     assert math.greedy == pytest.approx(1 / 3)
     assert (math.kept, math.duplicates, math.distinct) == (0.5, 0.25, 1.0)
     assert (later.greedy, later.kept, later.duplicates, later.distinct) == (1.0, 1.0, 0.0, 1 / 3)
-    console = Console(file=io.StringIO(), width=120)
-    console.print(sources.as_table([math, later]))
-    assert isinstance(console.file, io.StringIO)
-    assert "75.0%" in console.file.getvalue()
+    screen = io.StringIO()
+    print_table(sources.as_table([math, later]), Console(file=screen, width=80, force_terminal=True, color_system=None))
+    assert "later turn" in screen.getvalue()
+    assert "75.0%" in screen.getvalue()
+    assert "…" not in screen.getvalue()
     assert json.loads(json.dumps(sources.as_json([math])))[0]["kept"] == 0.5
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
 from medusa_cli import native
 from medusa_cli.converters.heads import draft_heads
 from medusa_cli.models.base_file import BaseModel
 from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.files import recall, remember
+from medusa_cli.support.tables import Table
 
 from ..recipes import RECURRENT
 from ..resuming import SCRATCH
@@ -59,14 +59,12 @@ class VocabularyChoice:
 
     def as_table(self) -> Table:
         """A table for people; the chosen size is marked."""
-        table = Table(title="Draft vocabulary", title_justify="left")
-        for name in ("tokens", "coverage", "draft ms", "tokens per step", "expected tok/s"):
-            table.add_column(name, justify="right")
+        lines = []
         for row in self.rows:
             mark = "*" if row.size == self.size else ""
             shown = (f"{row.coverage:.2%}", f"{row.draft_ms:.2f}", f"{row.tokens_per_step:.3f}")
-            table.add_row(f"{mark}{row.size}", *shown, f"{row.tokens_per_second:.2f}")
-        return table
+            lines.append((f"{mark}{row.size:,}", *shown, f"{row.tokens_per_second:.2f}"))
+        return Table("Draft vocabulary", ("tokens", "coverage", "draft ms", "tokens per step", "expected tok/s"), lines)
 
 
 def candidates(available: int) -> list[int]:

@@ -16,6 +16,7 @@ from medusa_cli.converters.heads import draft_heads, single_file
 from medusa_cli.decoding import tree_search
 from medusa_cli.support.atomic import scratch_folder
 from medusa_cli.support.progress import phase
+from medusa_cli.support.tables import print_table
 
 from .. import reporting
 from ..backbone import checkpoint, export, merge, parity
@@ -99,7 +100,7 @@ def finish(drafts: Drafts, writing: float) -> tuple[TrainResult, list[Path]]:
             single_file.join(setup.base.path, part, setup.options.output, bar.update)
     written = write_record(drafts, writing, result)
     if new is not None:
-        setup.options.console.print(reporting.distances({"own text": new.own, "other text": new.foreign}))
+        print_table(reporting.distances({"own text": new.own, "other text": new.foreign}), setup.options.console)
         say(setup.options.console, "The model was changed: its text is not that of the one it was trained from.")
         new.base.path.unlink()
     if drafts.alone is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from medusa_cli.decoding import tree_search
 from medusa_cli.models.base_file import embedding_rows, output_rows
 from medusa_cli.support.errors import MedusaError
+from medusa_cli.support.tables import print_table
 
 from ..backbone.states import PromptStates
 from ..heads import draft_vocab
@@ -76,7 +77,7 @@ def read_data(setup: Setup, corpus: Corpus) -> DataSet:
             "give more time, more tokens or more prompts"
         )
     shares = sources.source_shares(corpus)
-    setup.options.console.print(sources.as_table(shares))
+    print_table(sources.as_table(shares), setup.options.console)
     return DataSet(tokens, split, ranked, shares)
 
 
@@ -103,7 +104,7 @@ def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
             memory=setup.folder / f"{options.kind}.vocabulary.json",
         )
     if choice.rows:
-        options.console.print(choice.as_table())
+        print_table(choice.as_table(), options.console)
     if options.kind != MTP:
         d2t = np.arange(base.n_vocab, dtype=np.int32) if options.whole_vocabulary else data.ranked[: choice.size]
     output = torch.from_numpy(output_rows(base, d2t)).to(setup.device)

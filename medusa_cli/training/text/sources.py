@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
 from medusa_cli.decoding.loops import GRAM
+from medusa_cli.support.tables import MISSING, Table
 
 from .corpus import Corpus, Text
 
@@ -125,11 +125,10 @@ def as_json(rows: Sequence[SourceShare]) -> list[dict[str, Any]]:
 
 def as_table(rows: Sequence[SourceShare]) -> Table:
     """A table for people."""
-    table = Table(title="Text by source of its prompt", title_justify="left")
-    for name in ("source", "answers", "tokens", "share", "greedy", "kept", "duplicates", "distinct 8-grams"):
-        table.add_column(name, justify="left" if name == "source" else "right")
+    headers = ("source", "tokens", "share", "greedy", "kept", "duplicates", "distinct")
+    lines = []
     for row in rows:
-        shares = (row.share, row.greedy, row.kept, row.duplicates, row.distinct)
-        shown = ("-" if share is None else f"{share:.1%}" for share in shares)
-        table.add_row(row.source, str(row.texts), str(row.tokens), *shown)
-    return table
+        of_these = (row.greedy, row.kept, row.duplicates, row.distinct)
+        shown = (MISSING if share is None else f"{share:.0%}" for share in of_these)
+        lines.append((row.source, f"{row.tokens:,}", f"{row.share:.1%}", *shown))
+    return Table("Text by source of its prompt", headers, lines)
