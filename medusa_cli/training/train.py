@@ -80,6 +80,7 @@ def _run_phases(
     announce(options, base, corpus)
     setup = Setup(options, base, folder, pick_device(), interrupt)
     fitting.check_start(setup)
+    fitting.check_memory(setup)
     found = layers.check_model(setup) if options.joint or options.kind == STREAMS else None
     if options.kind == MTP:
         tuning.check_layer(setup)

@@ -21,11 +21,13 @@ from medusa_cli.converters.heads.single_file import split
 from rich.console import Console
 
 from medusa_cli import native
+from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import loop, train
 from medusa_cli.training.options import TREE_NODES, RecipeFile, TrainOptions
+from medusa_cli.training.phases import fitting
 from medusa_cli.training.phases.planning import EPOCHS, FIRST_TOKENS, MAX_EPOCHS, Schedule
-from medusa_cli.training.recipes import KINDS, OBJECTIVES
+from medusa_cli.training.recipes import KINDS, OBJECTIVES, RECIPES
 from medusa_cli.training.text.corpus import Corpus
 
 EOS = 2
@@ -382,6 +384,27 @@ def test_too_little_space_is_said_at_the_start(
     with pytest.raises(MedusaError, match="set work_dir in a recipe"):
         train.run(options(base, tmp_path))
     assert engine.texts == 0
+
+
+def test_too_little_memory_is_said_at_the_start(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = 1_500_000
+    monkeypatch.setattr(machine, "memory", lambda: (1 << 40, room))
+    with pytest.raises(MedusaError, match=r"training hydra heads for tiny.gguf takes about .* GiB") as caught:
+        train.run(options(base, tmp_path, heads=4))
+    assert "end other programs or --kind medusa (0.0 GiB) or --kind recurrent (0.0 GiB)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert engine.texts == 0
+    monkeypatch.setattr(machine, "memory", lambda: (None, None))  # as on a Mac
+    train.run(options(base, tmp_path, heads=4))
+
+
+@pytest.mark.parametrize(("kind", "hidden", "weights"), [("hydra", 1536, 75_515_904), ("recurrent", 1536, 25_853_952)])
+def test_the_weights_of_large_heads_are_known_without_them(kind: str, hidden: int, weights: int) -> None:
+    setup: Any = SimpleNamespace(options=SimpleNamespace(heads=4), base=SimpleNamespace(n_embd=hidden))
+    needed = fitting._bytes_in_training(setup, kind, RECIPES[kind])
+    assert needed / fitting.BYTES_PER_WEIGHT == pytest.approx(weights, rel=0.15)
 
 
 def test_time_is_split_by_the_measured_rates() -> None:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from medusa_cli.support import machine
+from medusa_cli.support.errors import MedusaError
+
 from ..backbone.fit import JointFit, JointPlan
 from ..heads.fit import DraftsFit, Fit, FitPlan, rank_texts, tokens_per_step
 from ..heads.layers import Heads, HeadShape, round_weights
@@ -15,13 +18,18 @@ from ..heads.start import weights_of
 from ..heads.torch_setup import fastest
 from ..loop import CurvePoint
 from ..progress import Curve, Point, TrainingView, live
-from ..recipes import EVALUATIONS
+from ..recipes import EVALUATIONS, KINDS, RECIPES, Recipe
 from ..reporting import EVALUATION_NODES, GIB, say
 from ..streams.fit import StreamsFit, StreamsPlan
 from ..text.dataset import Examples, examples_of
 from . import Setup
-from .planning import Schedule, plan_fit, watched_texts
+from .planning import ASSUMED_VOCABULARY, Schedule, plan_fit, watched_texts
 from .prepare import DataSet, DraftVocabulary, Material
+
+BYTES_PER_WEIGHT = 28
+"""Of memory in training: weights, their gradients and two moments, the best and the fresh ones, and a step's own."""
+SMALL = 256
+"""Hidden size of heads whose weights are counted: those of larger ones grow with its square."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,32 @@ def check_start(setup: Setup) -> None:
         own = 1 if recipe.lm_head == "own" else 0
         shape = HeadShape(options.kind, options.heads, setup.base.n_embd, recipe.blocks, recipe.prefix, own)
         weights_of(options.start, Heads(shape))
+
+
+def check_memory(setup: Setup) -> None:
+    """MedusaError if heads of this size cannot be trained in the memory that is available."""
+    options, (_, available) = setup.options, machine.memory()
+    if options.kind not in KINDS or setup.device.type != "cpu" or available is None:
+        return
+    needed = _bytes_in_training(setup, options.kind, options.recipe)
+    if needed <= available:
+        return
+    others = {kind: _bytes_in_training(setup, kind, RECIPES[kind]) for kind in KINDS}
+    fitting = [f"--kind {kind} ({size / GIB:.1f} GiB)" for kind, size in others.items() if size <= available]
+    remedies = " or ".join(["end other programs", *fitting])
+    raise MedusaError(
+        f"training {options.kind} heads for {options.model.name} takes about {needed / GIB:.1f} GiB of memory, "
+        f"{available / GIB:.1f} are available: {remedies}"
+    )
+
+
+def _bytes_in_training(setup: Setup, kind: str, recipe: Recipe) -> int:
+    count, hidden = setup.options.heads, setup.base.n_embd
+    small = Heads(HeadShape(kind, count, SMALL, recipe.blocks, recipe.prefix))
+    weights = sum(weight.numel() for weight in small.parameters()) * hidden**2 // SMALL**2
+    if recipe.lm_head == "own":
+        weights += count * hidden * (setup.options.draft_vocab or ASSUMED_VOCABULARY)
+    return BYTES_PER_WEIGHT * weights
 
 
 def train_heads(setup: Setup, material: Material, schedule: Schedule, seconds: float) -> FittedHeads:
