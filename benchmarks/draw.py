@@ -1,7 +1,7 @@
 """The pictures of README and docs. Needs matplotlib.
 
     python benchmarks/draw.py speed [--figures docs/speed.json] [--output docs/speed.png]
-    python benchmarks/draw.py drafts NAME=FILE.json ... [--output docs/measurements/joint.svg]
+    python benchmarks/draw.py drafts NAME=FILE.json ... [--output docs/measurements/streaming.svg]
 
 `COMMAND --help` says what each of them draws.
 """
@@ -82,7 +82,7 @@ def bar_text(row: dict[str, float]) -> str:
 
 @dataclass
 class Drafts:
-    """Tokens per step of several drafts: the pictures of docs/measurements/joint.md and streaming.md.
+    """Tokens per step of several drafts: the picture of docs/measurements/streaming.md.
 
     FILE: what `tokens_per_step.py heads --json` wrote for one model; NAME: what the picture calls it. One panel for
     each rule of acceptance, side by side; in each a group of bars for each size of the tree.
@@ -90,10 +90,10 @@ class Drafts:
 
     files: tuple[str, ...]
     _: KW_ONLY
-    output: Path = DOCS / "measurements" / "joint.svg"
+    output: Path = DOCS / "measurements" / "streaming.svg"
 
     def run(self) -> None:
-        rcParams["svg.hashsalt"] = "joint"
+        rcParams["svg.hashsalt"] = "drafts"
         pairs = (text.partition("=") for text in self.files)
         found = {name: json.loads(Path(path).read_text("utf-8")) for name, _, path in pairs}
         first = next(iter(found.values()))
