@@ -21,11 +21,13 @@ from medusa_cli.converters.heads.single_file import split
 from rich.console import Console
 
 from medusa_cli import native
+from medusa_cli.decoding.context_size import bytes_per_token
 from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.training import loop, train
 from medusa_cli.training.options import TREE_NODES, RecipeFile, TrainOptions
-from medusa_cli.training.phases import fitting
+from medusa_cli.training.phases import collect, fitting
+from medusa_cli.training.phases.collect import texts_that_fit
 from medusa_cli.training.phases.planning import EPOCHS, FIRST_TOKENS, MAX_EPOCHS, Schedule
 from medusa_cli.training.recipes import KINDS, OBJECTIVES, RECIPES
 from medusa_cli.training.text.corpus import Corpus
@@ -39,6 +41,7 @@ class FakeModel:
 
     n_vocab, n_embd, n_ctx_train = fixtures.BASE_VOCAB, fixtures.BASE_HIDDEN, 4096
     bos_text, eos_text, add_bos = "<s>", "</s>", False
+    gpu, size_bytes = False, 1000
     chat_template: str | None = TEMPLATE
 
     def __init__(self, path: str, **options: Any) -> None:
@@ -398,6 +401,21 @@ def test_too_little_memory_is_said_at_the_start(
     assert engine.texts == 0
     monkeypatch.setattr(machine, "memory", lambda: (None, None))  # as on a Mac
     train.run(options(base, tmp_path, heads=4))
+
+
+def test_fewer_texts_are_written_at_a_time_where_memory_is_scarce(
+    base: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, each = options(base, tmp_path), bytes_per_token(str(base), "f16", "f16")
+    monkeypatch.setattr(native, "buffers_are_lazy", lambda: True)
+    for texts, wanted in ((2.5, 2), (1, 1), (0.5, 1), (-3, 1), (4, 4), (400, 4)):
+        room = int(1000 + texts * each * (384 + 256)) + 1
+        monkeypatch.setattr(machine, "memory", lambda room=room: (1 << 40, room))
+        assert texts_that_fit(given, FakeModel("")) == wanted  # type: ignore[arg-type]
+    monkeypatch.setattr(collect, "texts_that_fit", lambda given, model: 3)
+    monkeypatch.setattr(machine, "memory", lambda: (None, None))
+    train.run(given)
+    assert "3 texts at a time: there is no memory for 4" in shown(given)
 
 
 @pytest.mark.parametrize(("kind", "hidden", "weights"), [("hydra", 1536, 75_515_904), ("recurrent", 1536, 25_853_952)])

@@ -6,6 +6,8 @@ import time
 
 from medusa_cli import native
 from medusa_cli.decoding import offload
+from medusa_cli.decoding.context_size import bytes_per_token
+from medusa_cli.support import machine
 from medusa_cli.support.errors import MedusaError
 from medusa_cli.support.progress import phase
 
@@ -13,10 +15,13 @@ from ..options import TrainOptions
 from ..reporting import say
 from ..text.corpus import Corpus
 from ..text.dialogs import MAX_TURN, PromptSource
-from ..text.generate import TextWriter, longest_answer
+from ..text.generate import MAX_PROMPT, TextWriter, longest_answer
 from ..text.given import Dialog, GivenTexts
 from . import Setup
 from .planning import Schedule
+
+USUAL_PROMPT = 256
+"""Few prompts are longer. Tokens."""
 
 
 def collect_text(setup: Setup, corpus: Corpus, source: PromptSource | list[Dialog], schedule: Schedule) -> float:
@@ -38,20 +43,7 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource | list[Dialo
         return schedule.tokens_left(corpus.tokens + unfinished, seconds())
 
     if tokens_left() > 0:
-        writer: TextWriter | GivenTexts
-        if isinstance(source, list):
-            writer = GivenTexts(setup.open(), corpus, source, options.text, options.threads)
-        else:
-            writer = TextWriter(
-                setup.open(),
-                corpus,
-                source,
-                seed=options.seed,
-                parallel=options.parallel,
-                threads=options.threads,
-                self_written=options.data is None,
-                recipe=options.text,
-            )
+        writer = _writer(setup, corpus, source)
         title = "Reading text" if isinstance(source, list) else "Writing text"
         with phase(options.console, title, "tokens") as bar:
 
@@ -78,6 +70,37 @@ def collect_text(setup: Setup, corpus: Corpus, source: PromptSource | list[Dialo
     corpus.state.update(complete=asked, seconds=taken)
     corpus.flush()
     return taken
+
+
+def _writer(setup: Setup, corpus: Corpus, source: PromptSource | list[Dialog]) -> TextWriter | GivenTexts:
+    options, model = setup.options, setup.open()
+    if isinstance(source, list):
+        return GivenTexts(model, corpus, source, options.text, options.threads)
+    texts = texts_that_fit(options, model)
+    if texts < options.parallel:
+        say(options.console, f"{texts} texts at a time: there is no memory for {options.parallel}")
+    return TextWriter(
+        model,
+        corpus,
+        source,
+        seed=options.seed,
+        parallel=texts,
+        threads=options.threads,
+        self_written=options.data is None,
+        recipe=options.text,
+    )
+
+
+def texts_that_fit(options: TrainOptions, model: native.Model) -> int:
+    """How many texts can be written at a time: as many as was asked for, on a CPU as far as the memory holds their
+    caches beside the model."""
+    _, available = machine.memory()
+    each = bytes_per_token(str(options.model), "f16", "f16")
+    if model.gpu or available is None or each == 0:
+        return options.parallel
+    prompt = USUAL_PROMPT if native.buffers_are_lazy() else MAX_PROMPT
+    text = each * (longest_answer(model.n_ctx_train, options.text) + prompt)
+    return max(1, min(options.parallel, int((available - model.size_bytes) / text)))
 
 
 def check_memory(options: TrainOptions) -> None:
