@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from medusa_cli.support.files import recall, remember
+from medusa_cli.support.tables import MISSING, number
 
 MOST_POINTS = 200
 LEAST_SPACING = 10
@@ -125,8 +126,12 @@ class TrainingView:
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        line = f"{self.title}: {self.step / self.steps:.0%}, loss {self.loss:.3f}, {self._held_out()}, {self._pace()}"
+        line = f"{self.title}: {self.step / self.steps:.0%}, loss {self._read()}, {self._held_out()}, {self._pace()}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _read(self) -> str:
+        """The loss, if it was read back once."""
+        return number(self.loss if math.isfinite(self.loss) else None, 3)
 
     def _held_out(self) -> str:
         values = self._measured()
@@ -148,9 +153,9 @@ class TrainingView:
         characters = ASCII if options.ascii_only else BLOCKS
         table = Table.grid(padding=(0, 2))
         losses = [point.loss for point in self.curve.points]
-        table.add_row("loss", f"{self.loss:.3f}", Text(sparkline(losses, WIDTH, characters), no_wrap=True))
+        table.add_row("loss", self._read(), Text(sparkline(losses, WIDTH, characters), no_wrap=True))
         values = self._measured()
-        shown = f"{values[-1]:.3f} (best {max(values):.3f})" if values else "-"
+        shown = f"{values[-1]:.3f} (best {max(values):.3f})" if values else MISSING
         table.add_row("tokens per step", shown, Text(sparkline(values, WIDTH, characters), no_wrap=True))
         bar = ProgressBar(total=self.steps, completed=self.step, width=WIDTH)
         table.add_row("steps", f"{self.step} of {self.steps}", bar)

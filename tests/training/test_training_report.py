@@ -118,12 +118,15 @@ def test_without_a_terminal_there_are_plain_lines(tmp_path: Path, monkeypatch: p
     console = Console(file=io.StringIO(), width=60)
     view = TrainingView(console, Curve(tmp_path / "c.json", "plan", 100, 512), 0, 100, 512)
     with progress.live(view):
+        monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
         view.update(1, math.nan)
+        monkeypatch.setattr(progress, "LINE_SECONDS", 1e9)
         view.evaluated(40, 3.25, 1.75)
         monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
         view.update(50, 3.0)
     assert isinstance(console.file, io.StringIO)
-    first, second = console.file.getvalue().splitlines()
+    start, first, second = console.file.getvalue().splitlines()
+    assert start.startswith("Training heads: 1%, loss -, held out: not measured yet, ")
     assert first.startswith("Training heads: 40%, loss 3.250, held out 1.750 tokens per step (best 1.750), ")
     assert second.startswith("Training heads: 50%, loss 3.000, ")
 
