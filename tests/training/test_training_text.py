@@ -298,11 +298,14 @@ def test_targets_follow_their_definition(lengths: list[int], heads: int, rng: ra
     assert dict(zip(rows.tolist(), table.tolist(), strict=True)) == expected
 
 
-def test_draft_vocabulary_is_frequent_first_and_trimmed() -> None:
+def test_a_draft_vocabulary_begins_with_frequent_tokens() -> None:
     tokens = np.array([7, 7, 7, 3, 3, 5, 5, 5, 5, 9, 1, 1], dtype=np.int32)
     spans = [dataset.Span(0, 10, "")]
-    assert dataset.draft_vocabulary(tokens, spans, 12).tolist() == [5, 7, 3]
+    assert dataset.draft_vocabulary(tokens, spans, 12).tolist() == [5, 7, 3, 9, 0, 1, 2, 4, 6, 8, 10, 11]
     assert dataset.draft_vocabulary(tokens, spans, 12, limit=2).tolist() == [5, 7]
+    assert dataset.frequent_tokens(tokens, spans) == 3
+    prompts = {0: np.array([9, 9, 9, 2, 2], dtype=np.int32), 10: np.array([0, 0, 0], dtype=np.int32)}
+    assert dataset.draft_vocabulary(tokens, spans, 12, 6, prompts).tolist() == [5, 9, 7, 2, 3, 0]
 
 
 # --- base model file -------------------------------------------------------------------------------

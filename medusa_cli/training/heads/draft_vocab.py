@@ -22,6 +22,10 @@ from ..resuming import SCRATCH
 from ..text.dataset import Span
 
 SIZES = (1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768)
+FILLED = 8192
+"""Where few tokens of the text come more than once, others fill the vocabulary up to this size."""
+TEXT_SHARE = 0.5
+"""It is filled up to one token for two of the text: of more, heads that learned from so little get worse."""
 ROWS = 64
 """The kernels take rows in groups; a matrix with a remainder is left to slower ones."""
 ACCEPTANCE = 0.5
@@ -73,6 +77,11 @@ def candidates(available: int) -> list[int]:
     if most > SIZES[0]:
         most -= most % ROWS
     return [*(size for size in SIZES if size < most), most]
+
+
+def fitting(frequent: int, tokens: int) -> int:
+    """The most tokens that heads should choose from. frequent: how many come more than once in a text of `tokens`."""
+    return max(frequent, min(FILLED, int(TEXT_SHARE * tokens)))
 
 
 def coverage(

@@ -31,11 +31,13 @@ SCALE_ROWS = 4096
 
 @dataclass(frozen=True)
 class DataSet:
-    """tokens [N]: of the whole corpus; ranked: those that heads could draft, most frequent first."""
+    """tokens [N]: of the whole corpus; ranked: those that heads could draft, most frequent first; frequent: how many of
+    them come more than once."""
 
     tokens: NDArray[np.int32]
     split: dataset.Split
     ranked: NDArray[np.int32]
+    frequent: int
     shares: list[sources.SourceShare]
 
 
@@ -70,22 +72,24 @@ def read_data(setup: Setup, corpus: Corpus) -> DataSet:
     """Splits the text and counts its tokens. MedusaError if there is too little of it."""
     split = dataset.split_texts(corpus.texts, setup.options.tokens)
     tokens = corpus.load_tokens()
-    ranked = dataset.draft_vocabulary(tokens, split.train, setup.base.n_vocab, draft_vocab.SIZES[-1])
-    if not split.train or not split.score or len(ranked) < 2 * tree_search.RANKS:
+    limit, prompts = draft_vocab.SIZES[-1], corpus.prompts_by_row()
+    ranked = dataset.draft_vocabulary(tokens, split.train, setup.base.n_vocab, limit, prompts)
+    frequent = dataset.frequent_tokens(tokens, split.train)
+    if not split.train or not split.score or frequent < 2 * tree_search.RANKS:
         raise MedusaError(
             f"only {corpus.tokens} tokens of usable text in {len(corpus.texts)} answers: "
             "give more time, more tokens or more prompts"
         )
     shares = sources.source_shares(corpus)
     print_table(sources.as_table(shares), setup.options.console)
-    return DataSet(tokens, split, ranked, shares)
+    return DataSet(tokens, split, ranked, frequent, shares)
 
 
 def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
     """The most frequent tokens: as many as were asked for, else the best number for this machine."""
     options, base = setup.options, setup.base
     if options.kind == MTP:
-        d2t = drafted_tokens(base.n_vocab, data.ranked)
+        d2t = drafted_tokens(base.n_vocab, data.ranked[: data.frequent])
         choice = draft_vocab.VocabularyChoice(len(d2t), None, [])
     elif options.whole_vocabulary:
         choice = draft_vocab.VocabularyChoice(base.n_vocab, None, [])
@@ -94,7 +98,7 @@ def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
     else:
         choice = draft_vocab.choose(
             base,
-            data.ranked,
+            data.ranked[: draft_vocab.fitting(data.frequent, len(data.tokens))],
             data.tokens,
             data.split.build or data.split.score,
             kind=options.kind,

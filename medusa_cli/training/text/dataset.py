@@ -9,9 +9,10 @@ tokens[i + k - 1]. The base's own distribution over tokens[i + k], which distill
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,6 @@ HELD_OUT_PERCENT = 5
 PIECE_ROWS = 16
 """Rows of a text in one batch, where each of them reads the text before it: neighbours resemble each other, so a batch
 of few whole texts teaches less than one of pieces of many (docs/measurements/head-kinds.md)."""
-MIN_COUNT = 2
 MISSING = -1
 
 
@@ -100,13 +100,25 @@ def split_texts(texts: Sequence[Text], limit: int | None = None) -> Split:
 
 
 def draft_vocabulary(
-    tokens: NDArray[np.integer], spans: Sequence[Span], n_vocab: int, limit: int | None = None
+    tokens: NDArray[np.integer],
+    spans: Sequence[Span],
+    n_vocab: int,
+    limit: int | None = None,
+    prompts: Mapping[int, NDArray[np.integer]] = MappingProxyType({}),
 ) -> NDArray[np.int32]:
-    """d2t [D]: the most frequent tokens of `spans`, most frequent first, each seen at least MIN_COUNT times."""
+    """d2t [D]: up to `limit` tokens, those first that are most frequent in `spans` and the prompts before them (by
+    their first rows). Where text is short, many tokens are as frequent as others, or never come. These have the order
+    of the tokenizer, which usually knows frequent ones from more text."""
     parts = [tokens[span.start : span.start + span.length] for span in spans]
-    counts = np.bincount(np.concatenate(parts) if parts else tokens[:0], minlength=n_vocab)
-    order = np.argsort(-counts, kind="stable")[:limit]
-    return order[counts[order] >= MIN_COUNT].astype(np.int32)
+    parts += [prompts[span.start] for span in spans if span.start in prompts]
+    counts = np.bincount(np.concatenate([tokens[:0], *parts]), minlength=n_vocab)
+    return np.argsort(-counts, kind="stable")[:limit].astype(np.int32)
+
+
+def frequent_tokens(tokens: NDArray[np.integer], spans: Sequence[Span]) -> int:
+    """How many tokens `spans` have more than once."""
+    parts = [tokens[span.start : span.start + span.length] for span in spans]
+    return int(np.count_nonzero(np.bincount(np.concatenate([tokens[:0], *parts])) > 1))
 
 
 def token_to_draft(d2t: NDArray[np.integer], n_vocab: int) -> NDArray[np.int32]:
