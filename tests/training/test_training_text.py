@@ -304,8 +304,8 @@ def test_a_draft_vocabulary_begins_with_frequent_tokens() -> None:
     assert dataset.draft_vocabulary(tokens, spans, 12).tolist() == [5, 7, 3, 9, 0, 1, 2, 4, 6, 8, 10, 11]
     assert dataset.draft_vocabulary(tokens, spans, 12, limit=2).tolist() == [5, 7]
     assert dataset.frequent_tokens(tokens, spans) == 3
-    prompts = {0: np.array([9, 9, 9, 2, 2], dtype=np.int32), 10: np.array([0, 0, 0], dtype=np.int32)}
-    assert dataset.draft_vocabulary(tokens, spans, 12, 6, prompts).tolist() == [5, 9, 7, 2, 3, 0]
+    prompts = {0: np.array([9, 9, 9, 2, 2, 8], dtype=np.int32), 10: np.array([0, 0, 0], dtype=np.int32)}
+    assert dataset.draft_vocabulary(tokens, spans, 12, 7, prompts).tolist() == [5, 7, 3, 9, 2, 8, 0]
 
 
 # --- base model file -------------------------------------------------------------------------------

@@ -106,19 +106,21 @@ def draft_vocabulary(
     limit: int | None = None,
     prompts: Mapping[int, NDArray[np.integer]] = MappingProxyType({}),
 ) -> NDArray[np.int32]:
-    """d2t [D]: up to `limit` tokens, those first that are most frequent in `spans` and the prompts before them (by
-    their first rows). Where text is short, many tokens are as frequent as others, or never come. These have the order
-    of the tokenizer, which usually knows frequent ones from more text."""
-    parts = [tokens[span.start : span.start + span.length] for span in spans]
-    parts += [prompts[span.start] for span in spans if span.start in prompts]
-    counts = np.bincount(np.concatenate([tokens[:0], *parts]), minlength=n_vocab)
-    return np.argsort(-counts, kind="stable")[:limit].astype(np.int32)
+    """d2t [D]: up to `limit` tokens, the most frequent ones of `spans` first. In a short text, many come equally often,
+    or never. Of these, the first are those that are most frequent in the prompts (by the first rows of their spans),
+    then those that come first in the tokenizer, which usually knows frequent tokens from more text."""
+    counts = _counts([tokens[span.start : span.start + span.length] for span in spans], n_vocab)
+    asked = _counts([prompts[span.start] for span in spans if span.start in prompts], n_vocab)
+    return np.lexsort((-asked, -counts))[:limit].astype(np.int32)
 
 
 def frequent_tokens(tokens: NDArray[np.integer], spans: Sequence[Span]) -> int:
     """How many tokens `spans` have more than once."""
-    parts = [tokens[span.start : span.start + span.length] for span in spans]
-    return int(np.count_nonzero(np.bincount(np.concatenate([tokens[:0], *parts])) > 1))
+    return int(np.count_nonzero(_counts([tokens[span.start : span.start + span.length] for span in spans], 0) > 1))
+
+
+def _counts(parts: Sequence[NDArray[np.integer]], n_vocab: int) -> NDArray[np.int64]:
+    return np.bincount(np.concatenate([np.zeros(0, np.int64), *parts]), minlength=n_vocab)
 
 
 def token_to_draft(d2t: NDArray[np.integer], n_vocab: int) -> NDArray[np.int32]:
