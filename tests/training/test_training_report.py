@@ -234,7 +234,7 @@ def test_values_that_no_run_can_use_are_usage_errors(tmp_path: Path, option: str
 
 
 def test_sizes_to_compare_follow_the_text() -> None:
-    assert [draft_vocab.fitting(400, tokens) for tokens in (600, 4000, 90_000)] == [400, 2000, 8192]
+    assert [draft_vocab.fitting(400, tokens) for tokens in (600, 29_999, 30_000)] == [400, 400, 8192]
     assert draft_vocab.fitting(9000, 300_000) == 9000
     assert draft_vocab.candidates(310) == [310]
     assert draft_vocab.candidates(1024) == [1024]
@@ -258,6 +258,10 @@ def test_the_trade_off_follows_its_formula() -> None:
     assert first.tokens_per_step == pytest.approx(1 + 0.4 + 0.16)
     assert first.tokens_per_second == pytest.approx(156.0)
     assert second.tokens_per_second == pytest.approx(1000 * 1.75 / 12)
+    same, rare = draft_vocab.trade_offs([10, 20], [0.8, 1.0], [1.0, 3.0], 9.0, 2, learned=0.8)
+    assert same == first
+    right = 0.5 * (0.8 + draft_vocab.RARE * 0.2)
+    assert rare.tokens_per_step == pytest.approx(1 + right + right**2)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +286,7 @@ def test_the_choice_is_measured_once_and_remembered(tmp_path: Path, monkeypatch:
     def choose(heads: int = 2) -> draft_vocab.VocabularyChoice:
         spans = [Span(0, 3000, "a")]
         threads = {"n_gpu_layers": 0, "threads": 1}
-        return draft_vocab.choose(base, ranked, tokens, spans, kind=kind, heads=heads, memory=memory, **threads)
+        return draft_vocab.choose(base, ranked, 60, tokens, spans, kind=kind, heads=heads, memory=memory, **threads)
 
     choice = choose()
     assert [row.size for row in choice.rows] == [20, 40, 80]

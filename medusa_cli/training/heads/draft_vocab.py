@@ -22,10 +22,11 @@ from ..resuming import SCRATCH
 from ..text.dataset import Span
 
 SIZES = (1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768)
-FILLED = 8192
-"""Where few tokens of the text come more than once, others fill the vocabulary up to this size."""
-TEXT_SHARE = 0.5
-"""It is filled up to one token for two of the text: of more, heads that learned from so little get worse."""
+FILLED, FILLED_FROM = 8192, 30_000
+"""Where fewer tokens of the text come more than once, others fill the vocabulary up to this size, unless the text has
+less than FILLED_FROM: heads that learned from so little get no better, or worse (docs/measurements/misses.md)."""
+RARE = 0.4
+"""How often a draft is right that the text does not have more than once, relative to others."""
 ROWS = 64
 """The kernels take rows in groups; a matrix with a remainder is left to slower ones."""
 ACCEPTANCE = 0.5
@@ -81,7 +82,7 @@ def candidates(available: int) -> list[int]:
 
 def fitting(frequent: int, tokens: int) -> int:
     """The most tokens that heads should choose from. frequent: how many come more than once in a text of `tokens`."""
-    return max(frequent, min(FILLED, int(TEXT_SHARE * tokens)))
+    return max(frequent, FILLED) if tokens >= FILLED_FROM else frequent
 
 
 def coverage(
@@ -95,12 +96,19 @@ def coverage(
 
 
 def trade_offs(
-    sizes: Sequence[int], covered: Sequence[float], draft_ms: Sequence[float], verify_ms: float, heads: int
+    sizes: Sequence[int],
+    covered: Sequence[float],
+    draft_ms: Sequence[float],
+    verify_ms: float,
+    heads: int,
+    learned: float = 1.0,
 ) -> list[SizeTradeOff]:
+    """learned: the share of all tokens that come more than once in the text."""
     rows = []
     for size, share, cost in zip(sizes, covered, draft_ms, strict=True):
         # 1 + the chances that 1, 2, .. `heads` drafts in a row are right, when `share` of all tokens can be drafted
-        per_step = 1.0 + sum((ACCEPTANCE * share) ** depth for depth in range(1, heads + 1))
+        right = ACCEPTANCE * (min(share, learned) + RARE * max(0.0, share - learned))
+        per_step = 1.0 + sum(right**depth for depth in range(1, heads + 1))
         rows.append(SizeTradeOff(size, share, cost, per_step, 1000.0 * per_step / (verify_ms + cost)))
     return rows
 
@@ -115,6 +123,7 @@ def best_size(rows: Sequence[SizeTradeOff]) -> int:
 def choose(
     base: BaseModel,
     ranked: NDArray[np.int32],
+    frequent: int,
     tokens: NDArray[np.integer],
     held_out: Sequence[Span],
     *,
@@ -124,7 +133,8 @@ def choose(
     threads: int,
     memory: Path,
 ) -> VocabularyChoice:
-    """The best_size() of the first tokens of `ranked` (most frequent first).
+    """The best_size() of the first tokens of `ranked` (most frequent first). frequent: how many of these come more than
+    once in the text.
 
     memory: a file that keeps the choice, since another measurement on the same machine could decide otherwise and a
     resumed run needs the same one. Times are those of random heads with the real rows.
@@ -159,8 +169,8 @@ def choose(
                 draft_heads.write_heads(path, made)
                 loaded = native.Heads(model, str(path))
                 best[index] = min(best[index], reads * _fastest(loaded, state))
-    covered = coverage(ranked, tokens, held_out, sizes)
-    rows = trade_offs(sizes, covered, at_most_as_larger(best), verify_ms, heads)
+    *covered, learned = coverage(ranked, tokens, held_out, [*sizes, min(frequent, len(ranked))])
+    rows = trade_offs(sizes, covered, at_most_as_larger(best), verify_ms, heads, learned)
     chosen = VocabularyChoice(best_size(rows), verify_ms, rows)
     remember(memory, {"asked": asked, "choice": asdict(chosen)})
     return chosen

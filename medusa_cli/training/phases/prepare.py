@@ -99,6 +99,7 @@ def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
         choice = draft_vocab.choose(
             base,
             data.ranked[: draft_vocab.fitting(data.frequent, len(data.tokens))],
+            data.frequent,
             data.tokens,
             data.split.build or data.split.score,
             kind=options.kind,
