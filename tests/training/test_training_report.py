@@ -234,8 +234,8 @@ def test_values_that_no_run_can_use_are_usage_errors(tmp_path: Path, option: str
 
 
 def test_sizes_to_compare_follow_the_text() -> None:
-    assert [draft_vocab.fitting(400, tokens) for tokens in (600, 29_999, 30_000)] == [400, 400, 8192]
-    assert draft_vocab.fitting(9000, 300_000) == 9000
+    assert [draft_vocab.largest_size(400, tokens) for tokens in (600, 29_999, 30_000)] == [400, 400, 8192]
+    assert draft_vocab.largest_size(9000, 300_000) == 9000
     assert draft_vocab.candidates(310) == [310]
     assert draft_vocab.candidates(1024) == [1024]
     assert draft_vocab.candidates(5000) == [1024, 2048, 4096, 4992]

@@ -13,7 +13,7 @@ from medusa_cli.training.text.dialogs import SeedSource
 from medusa_cli.training.text.generate import TextWriter
 
 pytestmark = pytest.mark.model
-TOKENS = 20
+TOKENS = 12
 """Of each answer, when the run ends."""
 
 

@@ -26,7 +26,7 @@ FILLED, FILLED_FROM = 8192, 30_000
 """Where fewer tokens of the text come more than once, others fill the vocabulary up to this size, unless the text has
 less than FILLED_FROM: heads that learned from so little get no better, or worse (docs/measurements/misses.md)."""
 RARE = 0.4
-"""How often a draft is right that the text does not have more than once, relative to others."""
+"""How often drafts of the other tokens are right, relative to those that come more than once."""
 ROWS = 64
 """The kernels take rows in groups; a matrix with a remainder is left to slower ones."""
 ACCEPTANCE = 0.5
@@ -80,7 +80,7 @@ def candidates(available: int) -> list[int]:
     return [*(size for size in SIZES if size < most), most]
 
 
-def fitting(frequent: int, tokens: int) -> int:
+def largest_size(frequent: int, tokens: int) -> int:
     """The most tokens that heads should choose from. frequent: how many come more than once in a text of `tokens`."""
     return max(frequent, FILLED) if tokens >= FILLED_FROM else frequent
 

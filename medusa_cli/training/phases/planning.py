@@ -32,8 +32,8 @@ MAX_EPOCHS = 8.0
 LEAST_SHARE, MOST_SHARE = 0.5, 0.85
 """Bounds on generation's share of the time."""
 FIRST_TOKENS = 10_000.0
-"""The first round's, until the model's own rate is known: for a large round, a slow model would make up questions for
-so long that no time is left to answer them."""
+"""What the first round is for, as the model's own rate is not known yet. For a large round, a slow model would make up
+questions for so long that no time is left to answer them."""
 ASSUMED_VOCABULARY = 12288
 """Size of the draft vocabulary assumed in planning until the text tells."""
 EVALUATION_COST = 0.5

@@ -98,7 +98,7 @@ def pick_vocabulary(setup: Setup, data: DataSet) -> DraftVocabulary:
     else:
         choice = draft_vocab.choose(
             base,
-            data.ranked[: draft_vocab.fitting(data.frequent, len(data.tokens))],
+            data.ranked[: draft_vocab.largest_size(data.frequent, len(data.tokens))],
             data.frequent,
             data.tokens,
             data.split.build or data.split.score,
