@@ -75,7 +75,8 @@ def measure(
 ) -> list[Row]:
     """All types of the model's matrices that our kernels take, and attention; on_round(done, count) after each round.
 
-    Attention is left out if the model's is not of one kind, or the machine is too noisy to measure it.
+    Attention is left out if the model's is not of one kind, or the machine is too noisy to measure it: its time is a
+    difference of two, which comes out negative, or less than the multiplications take, where one was disturbed.
     """
     held = Products, str(model), threads
     with Remote(*held) as ours, Remote(*held, stock_kernels=True) as stock:
@@ -109,6 +110,8 @@ def measure(
         speeds = nbytes / ms / 1e6, products * n / ms / 1e6
         limit = float_peak if type_ == ATTENTION else peak
         of_peak = 1e9 * speeds[1] / limit if limit else None
+        if type_ == ATTENTION and of_peak is not None and of_peak > 1:
+            continue
         rows.append(Row(type_, nbytes, n, ms, stock_ms, *speeds, ratio, 1e9 * speeds[0] / bandwidth, of_peak))
     return rows
 

@@ -418,6 +418,31 @@ def test_kernels_are_timed_beside_those_of_llama_cpp(demo_model: None) -> None:
     assert rows[0]["ratio"] == 1.0
 
 
+class FakeProducts:
+    """A machine of 1 GB and 1 billion multiplications per second, on which attention for 3 columns took no time."""
+
+    def __init__(self, *_args: object, **_options: object) -> None:
+        self.answers = {"types": ["q8_0"], "attend": True, "limits": (1e9, 1e9, 1e9)}
+
+    def __enter__(self) -> FakeProducts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(self, name: str, *args: Any) -> Any:
+        if name != "time":
+            return self.answers[name]
+        return {"ms": [1e-3 if args == ("attention", 3) else 10.0], "nbytes": 10**6, "products": 10**6}
+
+
+def test_attention_that_took_less_time_than_it_can_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "Remote", FakeProducts)
+    rows = kernels.measure(Path("m.gguf"), 1, [3], 1, lambda done, count: None)
+    assert [(row.type, row.columns) for row in rows] == [("q8_0", 1), ("q8_0", 3), ("attention", 1)]
+    assert [row.of_peak for row in rows] == pytest.approx([0.1, 0.3, 0.1])
+
+
 def test_kernels_are_shown_against_the_roofline() -> None:
     limits = [("q4_1", 1, 0.8, 0.1), ("q4_1", 16, 0.2, 0.4), ("attention", 1, 0.3, 0.2), ("q4_K", 1, 0.3, None)]
     rows = [
