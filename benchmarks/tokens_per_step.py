@@ -84,8 +84,9 @@ class Heads:
     The fixed tree of each size is built from the accuracies in the heads file (default: the model's own), which come
     from other text; --dynamic adds trees grown in each step, whose number of steps depends on the clock. --rules, of
     greedy,exact,rejection,typical,nucleus. greedy: temperature 0; the others: at each --temperature, seeded by prompt,
-    --seeds times. An answer that falls into a loop counts up to there (decoding/loops.py); "cut" says how many do.
-    Tokens per step: tokens of all steps over steps; tokens/s: of the steps, the rules taking turns prompt by prompt.
+    --seeds times. --penalty: on repeated tokens, 1.1 in a chat with the demo. An answer that falls into a loop counts
+    up to there (decoding/loops.py); "cut" says how many do. Tokens per step: tokens of all steps over steps; tokens/s:
+    of the steps, the rules taking turns prompt by prompt.
     Exits with 1 when the first heads, greedy, stay below X of --require NODES:X ..., or bring less than --ratio times
     the tokens per step of the second ones.
     """
@@ -99,6 +100,7 @@ class Heads:
     rules: str = "greedy,exact,typical"
     max_tokens: int = 128
     temperature: tuple[float, ...] = (0.7,)
+    penalty: float = 1.0
     seeds: int = 1
     limit: int | None = None
     require: tuple[str, ...] = ()
@@ -156,7 +158,9 @@ class Heads:
             tokens = common.chat_tokens(bench.model, prompts[at])
             for rule in rules:
                 sampling = native.Sampling(
-                    temperature=0.0 if rule == "greedy" else temperature, seed=SEEDS_APART * seed + at
+                    temperature=0.0 if rule == "greedy" else temperature,
+                    repeat_penalty=self.penalty,
+                    seed=SEEDS_APART * seed + at,
                 )
                 answer, cut = up_to_its_loop(session, tokens, self.max_tokens, sampling, native.Accept(rule))
                 found[rule].add(answer)
